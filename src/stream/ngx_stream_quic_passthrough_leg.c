@@ -1,0 +1,773 @@
+
+/*
+ * Copyright (C) ngx-quic-lb contributors
+ */
+
+
+/*
+ * Legs: the connected socket of a flow to one of its backends, with the
+ * backend's peer taken from the balancer.  A new client address always gets a
+ * new leg, so a backend sees a new path and validates it.
+ *
+ * ICMP errors come in as errors of the socket.  A leg with one is failed: its
+ * peer is given back as such, and only packets whose connection ID names the
+ * backend still use it, until it answers again.  A silent backend counts as
+ * failed only if it answered nobody while a new connection waited; else
+ * anybody's bogus Initials could take it out.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+#include <ngx_stream.h>
+
+#include "ngx_stream_quic_passthrough_module.h"
+
+
+static ngx_stream_quic_passthrough_leg_t *
+    ngx_stream_quic_passthrough_leg_find(
+    ngx_stream_quic_passthrough_flow_t *flow, struct sockaddr *sockaddr,
+    socklen_t socklen);
+static ngx_stream_quic_passthrough_leg_t *
+    ngx_stream_quic_passthrough_leg_create(
+    ngx_stream_quic_passthrough_flow_t *flow);
+static ngx_int_t ngx_stream_quic_passthrough_leg_init_peer(
+    ngx_stream_quic_passthrough_leg_t *leg, ngx_stream_quic_lb_route_t *route);
+static ngx_stream_quic_passthrough_leg_t *
+    ngx_stream_quic_passthrough_leg_connect(
+    ngx_stream_quic_passthrough_leg_t *leg, ngx_stream_quic_lb_route_t *route);
+static ngx_int_t ngx_stream_quic_passthrough_leg_start(
+    ngx_stream_quic_passthrough_leg_t *leg);
+static ngx_int_t ngx_stream_quic_passthrough_leg_state(
+    ngx_stream_quic_passthrough_leg_t *leg);
+static ngx_int_t ngx_stream_quic_passthrough_leg_backend(
+    ngx_stream_quic_passthrough_leg_t *leg);
+static void ngx_stream_quic_passthrough_leg_room(
+    ngx_stream_quic_passthrough_flow_t *flow);
+static void ngx_stream_quic_passthrough_leg_flush(
+    ngx_stream_quic_passthrough_leg_t *leg);
+static void ngx_stream_quic_passthrough_leg_read(ngx_event_t *rev);
+static void ngx_stream_quic_passthrough_leg_write(ngx_event_t *wev);
+static void ngx_stream_quic_passthrough_leg_replies(
+    ngx_stream_quic_passthrough_leg_t *leg, ngx_int_t n);
+static void ngx_stream_quic_passthrough_leg_failed(
+    ngx_stream_quic_passthrough_leg_t *leg, ngx_err_t err);
+static void ngx_stream_quic_passthrough_leg_free_peer(
+    ngx_stream_quic_passthrough_leg_t *leg, ngx_uint_t state);
+static void ngx_stream_quic_passthrough_leg_destroy(
+    ngx_stream_quic_passthrough_leg_t *leg);
+
+
+ngx_stream_quic_passthrough_leg_t *
+ngx_stream_quic_passthrough_leg_get(ngx_stream_quic_passthrough_flow_t *flow,
+    ngx_stream_quic_lb_route_t *route)
+{
+    ngx_stream_quic_passthrough_leg_t     *leg;
+    ngx_stream_quic_passthrough_worker_t  *worker;
+
+    if (route->server) {
+        leg = ngx_stream_quic_passthrough_leg_find(flow,
+                                                   route->server->sockaddr,
+                                                   route->server->socklen);
+        if (leg) {
+            return leg;
+        }
+    }
+
+    worker = flow->listener->worker;
+
+    if (ngx_cycle->free_connection_n <= worker->reserve) {
+        return NULL;
+    }
+
+    leg = ngx_stream_quic_passthrough_leg_create(flow);
+    if (leg == NULL) {
+        return NULL;
+    }
+
+    if (ngx_stream_quic_passthrough_leg_init_peer(leg, route) != NGX_OK) {
+        ngx_stream_quic_passthrough_leg_destroy(leg);
+        return NULL;
+    }
+
+    return ngx_stream_quic_passthrough_leg_connect(leg, route);
+}
+
+
+static ngx_stream_quic_passthrough_leg_t *
+ngx_stream_quic_passthrough_leg_find(ngx_stream_quic_passthrough_flow_t *flow,
+    struct sockaddr *sockaddr, socklen_t socklen)
+{
+    ngx_queue_t                        *q;
+    ngx_stream_quic_passthrough_leg_t  *leg;
+
+    for (q = ngx_queue_head(&flow->legs);
+         q != ngx_queue_sentinel(&flow->legs);
+         q = ngx_queue_next(q))
+    {
+        leg = ngx_queue_data(q, ngx_stream_quic_passthrough_leg_t, queue);
+
+        if (ngx_cmp_sockaddr(&leg->backend->sockaddr.sockaddr,
+                             leg->backend->socklen, sockaddr, socklen, 1)
+            == NGX_OK)
+        {
+            return leg;
+        }
+    }
+
+    return NULL;
+}
+
+
+static ngx_stream_quic_passthrough_leg_t *
+ngx_stream_quic_passthrough_leg_create(
+    ngx_stream_quic_passthrough_flow_t *flow)
+{
+    ngx_log_t                          *log;
+    ngx_pool_t                         *pool;
+    ngx_stream_upstream_t              *u;
+    ngx_stream_quic_passthrough_leg_t  *leg;
+
+    log = flow->session->connection->log;
+
+    pool = ngx_create_pool(sizeof(ngx_stream_quic_passthrough_leg_t) + 512,
+                           log);
+    if (pool == NULL) {
+        return NULL;
+    }
+
+    leg = ngx_pcalloc(pool, sizeof(ngx_stream_quic_passthrough_leg_t));
+    if (leg == NULL) {
+        ngx_destroy_pool(pool);
+        return NULL;
+    }
+
+    leg->pool = pool;
+    leg->flow = flow;
+    leg->started = ngx_current_msec;
+    leg->active = ngx_current_msec;
+
+#if !(NGX_HAVE_UDP_SEGMENT)
+    leg->plain = 1;
+#endif
+
+    u = &leg->upstream;
+
+    u->upstream = flow->upstream;
+    u->start_sec = ngx_time();
+    u->start_time = ngx_current_msec;
+
+    u->peer.type = SOCK_DGRAM;
+    u->peer.log = log;
+    u->peer.log_error = NGX_ERROR_ERR;
+    u->peer.start_time = ngx_current_msec;
+
+    return leg;
+}
+
+
+/*
+ * Balancers take the upstream from the session and their memory from its
+ * pool, so the leg lends it both: what they allocate goes with the leg.
+ */
+
+static ngx_int_t
+ngx_stream_quic_passthrough_leg_init_peer(
+    ngx_stream_quic_passthrough_leg_t *leg, ngx_stream_quic_lb_route_t *route)
+{
+    ngx_int_t                            rc;
+    ngx_pool_t                          *pool;
+    ngx_stream_session_t                *s;
+    ngx_stream_upstream_srv_conf_t      *uscf;
+    ngx_stream_quic_passthrough_flow_t  *flow;
+
+    flow = leg->flow;
+    s = flow->session;
+
+    uscf = route->upstream ? route->upstream : flow->upstream;
+
+    pool = s->connection->pool;
+    s->connection->pool = leg->pool;
+    s->upstream = &leg->upstream;
+
+    ngx_stream_set_ctx(s, route, ngx_stream_upstream_quic_lb_module);
+
+    if (uscf) {
+        leg->upstream.upstream = uscf;
+        rc = uscf->peer.init(s, uscf);
+
+        if (!ngx_stream_quic_lb_balances(uscf)) {
+            route->by = NGX_STREAM_QUIC_LB_UPSTREAM;
+        }
+
+    } else {
+        rc = ngx_stream_upstream_create_round_robin_peer(s, flow->resolved);
+        route->by = NGX_STREAM_QUIC_LB_UPSTREAM;
+    }
+
+    ngx_stream_set_ctx(s, &flow->route, ngx_stream_upstream_quic_lb_module);
+
+    s->upstream = NULL;
+    s->connection->pool = pool;
+
+    return rc;
+}
+
+
+/*
+ * Asks the balancer until a peer can be connected to.  Returns |leg|, or the
+ * leg that the flow already has to the same backend, or NULL.
+ */
+
+static ngx_stream_quic_passthrough_leg_t *
+ngx_stream_quic_passthrough_leg_connect(ngx_stream_quic_passthrough_leg_t *leg,
+    ngx_stream_quic_lb_route_t *route)
+{
+    ngx_int_t                              rc;
+    ngx_peer_connection_t                 *pc;
+    ngx_event_get_peer_pt                  get;
+    ngx_stream_quic_passthrough_leg_t     *old;
+    ngx_stream_quic_passthrough_flow_t    *flow;
+    ngx_stream_quic_passthrough_worker_t  *worker;
+
+    flow = leg->flow;
+    worker = flow->listener->worker;
+    pc = &leg->upstream.peer;
+    get = pc->get;
+
+    for ( ;; ) {
+        rc = get(pc, pc->data);
+
+        if (rc != NGX_OK) {
+            break;
+        }
+
+        old = ngx_stream_quic_passthrough_leg_find(flow, pc->sockaddr,
+                                                   pc->socklen);
+
+        if (old) {
+            ngx_stream_quic_passthrough_leg_free_peer(leg, 0);
+            ngx_stream_quic_passthrough_leg_destroy(leg);
+
+            if (old->failed) {
+
+                /* the balancer has taken it back */
+
+                ngx_stream_quic_passthrough_leg_close(old);
+                return ngx_stream_quic_passthrough_leg_get(flow, route);
+            }
+
+            return old;
+        }
+
+        /* the peer is chosen */
+
+        pc->get = ngx_event_get_peer;
+
+        rc = ngx_event_connect_peer(pc);
+
+        if (rc == NGX_OK || rc == NGX_AGAIN) {
+            rc = ngx_stream_quic_passthrough_leg_start(leg);
+
+            if (rc == NGX_OK) {
+                return leg;
+            }
+        }
+
+        ngx_stream_quic_passthrough_leg_free_peer(leg, rc == NGX_DECLINED
+                                                       ? NGX_PEER_FAILED : 0);
+
+        if (rc == NGX_ERROR || route->server || pc->tries == 0) {
+            break;
+        }
+    }
+
+    if (worker->no_live != ngx_time()) {
+        worker->no_live = ngx_time();
+
+        ngx_log_error(NGX_LOG_ERR, flow->session->connection->log, 0,
+                      "no live upstreams while connecting to upstream, "
+                      "upstream: \"%V\"",
+                      leg->upstream.upstream ? &leg->upstream.upstream->host
+                                             : &flow->resolved->host);
+    }
+
+    ngx_stream_quic_passthrough_leg_destroy(leg);
+
+    return NULL;
+}
+
+
+static ngx_int_t
+ngx_stream_quic_passthrough_leg_start(ngx_stream_quic_passthrough_leg_t *leg)
+{
+    ngx_connection_t                    *c;
+    ngx_stream_session_t                *s;
+    ngx_peer_connection_t               *pc;
+    ngx_stream_quic_passthrough_flow_t  *flow;
+
+    flow = leg->flow;
+    s = flow->session;
+    pc = &leg->upstream.peer;
+    c = pc->connection;
+
+    c->data = leg;
+    c->log = s->connection->log;
+    c->pool = leg->pool;
+    c->read->log = c->log;
+    c->write->log = c->log;
+    c->read->handler = ngx_stream_quic_passthrough_leg_read;
+    c->write->handler = ngx_stream_quic_passthrough_leg_write;
+
+    /* nobody waits to write, so there is no need to be told each time */
+
+    if (c->write->active && (ngx_event_flags & NGX_USE_EPOLL_EVENT)) {
+        (void) ngx_del_event(c->write, NGX_WRITE_EVENT, NGX_CLEAR_EVENT);
+    }
+
+    ngx_stream_quic_passthrough_socket_options(c->fd, pc->sockaddr->sa_family,
+                                               1, c->log);
+
+    leg->tx.fd = c->fd;
+    leg->tx.family = pc->sockaddr->sa_family;
+    leg->tx.plain = &leg->plain;
+    leg->tx.counter = NGX_STREAM_QUIC_PT_SENT;
+    leg->tx.log = c->log;
+
+    if (ngx_stream_quic_passthrough_leg_backend(leg) != NGX_OK
+        || ngx_stream_quic_passthrough_leg_state(leg) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_stream_quic_passthrough_leg_room(flow);
+
+    ngx_queue_insert_head(&flow->legs, &leg->queue);
+    flow->nlegs++;
+
+    return NGX_OK;
+}
+
+
+/* the leg's entry in $upstream_addr and the like */
+
+static ngx_int_t
+ngx_stream_quic_passthrough_leg_state(ngx_stream_quic_passthrough_leg_t *leg)
+{
+    ngx_str_t                    *name;
+    ngx_pool_t                   *pool;
+    ngx_stream_session_t         *s;
+    ngx_stream_upstream_state_t  *state;
+
+    s = leg->flow->session;
+    pool = s->connection->pool;
+
+    if (s->upstream_states == NULL) {
+        s->upstream_states = ngx_array_create(pool, 1,
+                                         sizeof(ngx_stream_upstream_state_t));
+        if (s->upstream_states == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (s->upstream_states->nelts == NGX_STREAM_QUIC_PT_STATES) {
+
+        /* the rest is counted in the last one */
+
+        leg->state = NGX_STREAM_QUIC_PT_STATES - 1;
+        return NGX_OK;
+    }
+
+    /* the peer, and its name, may go before the session is logged */
+
+    name = ngx_palloc(pool, sizeof(ngx_str_t));
+    if (name == NULL) {
+        return NGX_ERROR;
+    }
+
+    name->len = leg->upstream.peer.name->len;
+    name->data = ngx_pstrdup(pool, leg->upstream.peer.name);
+    if (name->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    state = ngx_array_push(s->upstream_states);
+    if (state == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memzero(state, sizeof(ngx_stream_upstream_state_t));
+
+    state->connect_time = 0;
+    state->first_byte_time = (ngx_msec_t) -1;
+    state->response_time = (ngx_msec_t) -1;
+    state->peer = name;
+
+    leg->state = s->upstream_states->nelts - 1;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_stream_quic_passthrough_leg_backend(ngx_stream_quic_passthrough_leg_t *leg)
+{
+    uint64_t                                hash;
+    quic_lb_table_node_t                   *node;
+    ngx_peer_connection_t                  *pc;
+    ngx_stream_quic_passthrough_worker_t   *worker;
+    ngx_stream_quic_passthrough_backend_t  *backend;
+
+    worker = leg->flow->listener->worker;
+    pc = &leg->upstream.peer;
+
+    hash = quic_lb_hash(&worker->key, pc->sockaddr, pc->socklen);
+
+    for (node = quic_lb_table_first(&worker->backends, hash);
+         node;
+         node = quic_lb_table_next(node))
+    {
+        backend = (ngx_stream_quic_passthrough_backend_t *) node;
+
+        if (ngx_cmp_sockaddr(&backend->sockaddr.sockaddr, backend->socklen,
+                             pc->sockaddr, pc->socklen, 1)
+            == NGX_OK)
+        {
+            goto found;
+        }
+    }
+
+    backend = ngx_calloc(sizeof(ngx_stream_quic_passthrough_backend_t),
+                         worker->log);
+    if (backend == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(&backend->sockaddr, pc->sockaddr, pc->socklen);
+    backend->socklen = pc->socklen;
+    backend->answered = leg->started - 1;
+
+    if (quic_lb_table_insert(&worker->backends, &backend->node, hash)
+        != QUIC_LB_OK)
+    {
+        ngx_free(backend);
+        return NGX_ERROR;
+    }
+
+found:
+
+    backend->refs++;
+    leg->backend = backend;
+
+    return NGX_OK;
+}
+
+
+/* a flow of very many connections: the leg that is idle the longest goes */
+
+static void
+ngx_stream_quic_passthrough_leg_room(ngx_stream_quic_passthrough_flow_t *flow)
+{
+    ngx_queue_t                        *q;
+    ngx_stream_quic_passthrough_leg_t  *leg, *oldest;
+
+    if (flow->nlegs < NGX_STREAM_QUIC_PT_LEGS) {
+        return;
+    }
+
+    q = ngx_queue_head(&flow->legs);
+    oldest = ngx_queue_data(q, ngx_stream_quic_passthrough_leg_t, queue);
+
+    for (q = ngx_queue_next(q);
+         q != ngx_queue_sentinel(&flow->legs);
+         q = ngx_queue_next(q))
+    {
+        leg = ngx_queue_data(q, ngx_stream_quic_passthrough_leg_t, queue);
+
+        if ((ngx_msec_int_t) (leg->active - oldest->active) <= 0) {
+            oldest = leg;
+        }
+    }
+
+    ngx_stream_quic_passthrough_leg_close(oldest);
+}
+
+
+/* |data| is in the worker's batch, or otherwise stays until the flush */
+
+void
+ngx_stream_quic_passthrough_leg_send(ngx_stream_quic_passthrough_leg_t *leg,
+    u_char *data, size_t len, ngx_uint_t ecn)
+{
+    ngx_stream_quic_passthrough_worker_t  *worker;
+
+    worker = leg->flow->listener->worker;
+
+    if (ngx_stream_quic_passthrough_batch_full(worker->batch)) {
+        ngx_stream_quic_passthrough_legs_flush(worker);
+    }
+
+    if (!leg->is_pending) {
+        leg->is_pending = 1;
+        leg->active = ngx_current_msec;
+        ngx_queue_insert_tail(&worker->pending, &leg->pending);
+    }
+
+    leg->upstream.peer.connection->sent += len;
+
+    ngx_stream_quic_passthrough_append(worker, &leg->tx, data, len, ecn);
+}
+
+
+void
+ngx_stream_quic_passthrough_legs_flush(
+    ngx_stream_quic_passthrough_worker_t *worker)
+{
+    ngx_queue_t                        *q;
+    ngx_stream_quic_passthrough_leg_t  *leg;
+
+    while (!ngx_queue_empty(&worker->pending)) {
+        q = ngx_queue_head(&worker->pending);
+        leg = ngx_queue_data(q, ngx_stream_quic_passthrough_leg_t, pending);
+
+        ngx_stream_quic_passthrough_leg_flush(leg);
+    }
+
+    /* nothing refers to the batch any more */
+
+    worker->batch->npieces = 0;
+    worker->batch->nruns = 0;
+}
+
+
+static void
+ngx_stream_quic_passthrough_leg_flush(ngx_stream_quic_passthrough_leg_t *leg)
+{
+    ngx_err_t  err;
+
+    ngx_queue_remove(&leg->pending);
+    leg->is_pending = 0;
+
+    err = ngx_stream_quic_passthrough_flush(leg->flow->listener->worker,
+                                            &leg->tx);
+    if (err) {
+        ngx_stream_quic_passthrough_leg_failed(leg, err);
+    }
+}
+
+
+static void
+ngx_stream_quic_passthrough_leg_read(ngx_event_t *rev)
+{
+    ngx_int_t                              n;
+    ngx_uint_t                             turn;
+    ngx_connection_t                      *c;
+    ngx_stream_quic_passthrough_leg_t     *leg;
+    ngx_stream_quic_passthrough_worker_t  *worker;
+
+    c = rev->data;
+    leg = c->data;
+    worker = leg->flow->listener->worker;
+
+    if (c->close) {
+
+        /* worker_shutdown_timeout */
+
+        ngx_stream_quic_passthrough_flow_close(leg->flow, NGX_STREAM_OK);
+        return;
+    }
+
+    for (turn = 0; turn < NGX_STREAM_QUIC_PT_TURN; turn++) {
+
+        n = ngx_stream_quic_passthrough_recv(worker, c->fd, NULL);
+
+        if (n == 0) {
+            rev->ready = 0;
+            return;
+        }
+
+        if (n == NGX_ERROR) {
+            ngx_stream_quic_passthrough_leg_failed(leg, ngx_socket_errno);
+            continue;
+        }
+
+        ngx_stream_quic_passthrough_leg_replies(leg, n);
+    }
+
+    /* the event is edge-triggered and will not come again for the rest */
+
+    ngx_post_event(rev, &ngx_posted_next_events);
+}
+
+
+static void
+ngx_stream_quic_passthrough_leg_write(ngx_event_t *wev)
+{
+    /* a datagram that finds no room in the socket is dropped */
+}
+
+
+static void
+ngx_stream_quic_passthrough_leg_replies(ngx_stream_quic_passthrough_leg_t *leg,
+    ngx_int_t n)
+{
+    u_char                                  *p, *last;
+    size_t                                   len;
+    ngx_int_t                                i;
+    ngx_connection_t                        *c;
+    ngx_stream_quic_passthrough_tx_t         tx;
+    ngx_stream_quic_passthrough_flow_t      *flow;
+    ngx_stream_quic_passthrough_worker_t    *worker;
+    ngx_stream_quic_passthrough_message_t   *m;
+    ngx_stream_quic_passthrough_listener_t  *listener;
+
+    flow = leg->flow;
+    listener = flow->listener;
+    worker = listener->worker;
+    c = flow->session->connection;
+
+    ngx_memzero(&tx, sizeof(ngx_stream_quic_passthrough_tx_t));
+
+    tx.fd = listener->connection->fd;
+    tx.sockaddr = &flow->client.sockaddr;
+    tx.socklen = flow->socklen;
+    tx.family = flow->client.sockaddr.sa_family;
+    tx.plain = &listener->plain;
+    tx.counter = NGX_STREAM_QUIC_PT_REPLIES;
+    tx.log = c->log;
+
+    if (listener->listening->wildcard) {
+        tx.local = &flow->local.sockaddr;
+    }
+
+    for (i = 0; i < n; i++) {
+        m = &worker->batch->messages[i];
+
+        leg->received += m->len;
+        c->sent += m->len;
+
+        p = m->data;
+        last = p + m->len;
+
+        while (p < last) {
+            len = ngx_min(m->segment, (size_t) (last - p));
+
+            if (ngx_stream_quic_passthrough_batch_full(worker->batch)) {
+                (void) ngx_stream_quic_passthrough_flush(worker, &tx);
+                worker->batch->npieces = 0;
+                worker->batch->nruns = 0;
+            }
+
+            ngx_stream_quic_passthrough_learn_server(leg, p, len);
+            ngx_stream_quic_passthrough_append(worker, &tx, p, len, m->ecn);
+
+            p += len;
+        }
+    }
+
+    leg->active = ngx_current_msec;
+    leg->backend->answered = ngx_current_msec;
+    leg->answered = 1;
+    leg->failed = 0;
+
+    flow->answered = 1;
+
+    (void) ngx_stream_quic_passthrough_flush(worker, &tx);
+}
+
+
+static void
+ngx_stream_quic_passthrough_leg_failed(ngx_stream_quic_passthrough_leg_t *leg,
+    ngx_err_t err)
+{
+    if (err == EMSGSIZE || err == EPERM || leg->failed) {
+        return;
+    }
+
+    leg->failed = 1;
+
+    if (leg->backend->complained != ngx_time()) {
+        leg->backend->complained = ngx_time();
+
+        ngx_log_error(NGX_LOG_ERR, leg->tx.log, err,
+                      "upstream does not take datagrams, upstream: \"%V\"",
+                      leg->upstream.peer.name);
+    }
+
+    ngx_stream_quic_passthrough_leg_free_peer(leg, NGX_PEER_FAILED);
+}
+
+
+static void
+ngx_stream_quic_passthrough_leg_free_peer(
+    ngx_stream_quic_passthrough_leg_t *leg, ngx_uint_t state)
+{
+    ngx_peer_connection_t  *pc;
+
+    pc = &leg->upstream.peer;
+
+    if (pc->free && pc->sockaddr) {
+        pc->free(pc, pc->data, state);
+        pc->sockaddr = NULL;
+    }
+}
+
+
+void
+ngx_stream_quic_passthrough_leg_close(ngx_stream_quic_passthrough_leg_t *leg)
+{
+    ngx_stream_session_t                *s;
+    ngx_stream_upstream_state_t         *state;
+    ngx_stream_quic_passthrough_flow_t  *flow;
+
+    flow = leg->flow;
+    s = flow->session;
+
+    if (leg->is_pending) {
+        ngx_stream_quic_passthrough_leg_flush(leg);
+    }
+
+    state = s->upstream_states->elts;
+    state += leg->state;
+
+    state->bytes_received += leg->received;
+    state->bytes_sent += leg->upstream.peer.connection->sent;
+    state->response_time = ngx_current_msec - leg->started;
+
+    ngx_queue_remove(&leg->queue);
+    flow->nlegs--;
+
+    ngx_stream_quic_passthrough_forget(leg);
+
+    ngx_stream_quic_passthrough_leg_free_peer(leg,
+        (leg->opened && !leg->answered
+         && (ngx_msec_int_t) (leg->backend->answered - leg->started) < 0
+         && ngx_current_msec - leg->started
+            >= ngx_min(flow->timeout, NGX_STREAM_QUIC_PT_HALF_OPEN))
+        ? NGX_PEER_FAILED : 0);
+
+    ngx_stream_quic_passthrough_leg_destroy(leg);
+}
+
+
+static void
+ngx_stream_quic_passthrough_leg_destroy(ngx_stream_quic_passthrough_leg_t *leg)
+{
+    ngx_stream_quic_passthrough_worker_t   *worker;
+    ngx_stream_quic_passthrough_backend_t  *backend;
+
+    worker = leg->flow->listener->worker;
+    backend = leg->backend;
+
+    if (backend && --backend->refs == 0) {
+        quic_lb_table_remove(&worker->backends, &backend->node);
+        ngx_free(backend);
+    }
+
+    if (leg->upstream.peer.connection) {
+        ngx_close_connection(leg->upstream.peer.connection);
+    }
+
+    ngx_destroy_pool(leg->pool);
+}

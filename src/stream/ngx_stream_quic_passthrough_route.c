@@ -1,0 +1,408 @@
+
+/*
+ * Copyright (C) ngx-quic-lb contributors
+ */
+
+
+/*
+ * The routing table: which backend a client's datagram goes to.  In order,
+ * the first match wins:
+ *
+ *   the DCID repeats                                   the same leg
+ *   the DCID decodes to a server                       that server
+ *   it decodes, "unmapped maglev"                      Maglev over server ID
+ *   long header, connection seen on this flow          its leg
+ *   flow known, not the start of a connection          the flow's last leg
+ *   long header                                        Maglev over the DCID
+ *   short header or Handshake, nothing known           dropped
+ *
+ * The connections of a flow are a small ring of connection ID hashes, taken
+ * from long headers both ways: entered by a handshake's first packets, lost
+ * with their leg or when later connections need the place.  They matter only
+ * until the client uses the backend's connection IDs, or, with a backend that
+ * issues none to route by, while several connections share an address.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+#include <ngx_stream.h>
+
+#include "ngx_stream_quic_passthrough_module.h"
+
+
+#define NGX_STREAM_QUIC_PT_LONG  0x80    /* RFC 8999, 5.1 */
+
+
+static ngx_uint_t ngx_stream_quic_passthrough_opens(quic_lb_packet_t *pkt);
+static ngx_int_t ngx_stream_quic_passthrough_decode(
+    ngx_stream_quic_lb_router_t *router, quic_lb_packet_t *pkt,
+    ngx_stream_quic_lb_route_t *route);
+static ngx_stream_quic_passthrough_leg_t *
+    ngx_stream_quic_passthrough_connection(
+    ngx_stream_quic_passthrough_flow_t *flow, quic_lb_packet_t *pkt);
+static uint64_t ngx_stream_quic_passthrough_cid_hash(
+    ngx_stream_quic_passthrough_flow_t *flow, const uint8_t *cid, size_t len);
+static ngx_stream_quic_passthrough_conn_t *ngx_stream_quic_passthrough_conn(
+    ngx_stream_quic_passthrough_flow_t *flow, uint64_t client_cid,
+    uint64_t server_cid);
+static void ngx_stream_quic_passthrough_add_conn(
+    ngx_stream_quic_passthrough_flow_t *flow, uint64_t client_cid,
+    uint64_t server_cid, ngx_stream_quic_passthrough_leg_t *leg);
+
+
+/*
+ * Returns the leg of the last decision if the DCID at |data| is the one it
+ * was made for, else NULL.  This is the way of nearly all datagrams.
+ */
+
+ngx_stream_quic_passthrough_leg_t *
+ngx_stream_quic_passthrough_repeated(ngx_stream_quic_passthrough_flow_t *flow,
+    u_char *data, size_t len)
+{
+    size_t                              offset;
+    ngx_stream_quic_lb_route_t         *route;
+    ngx_stream_quic_passthrough_leg_t  *leg;
+
+    leg = flow->route_leg;
+    route = &flow->route;
+
+    if (leg == NULL || leg->failed || route->dcid_len == 0) {
+        return NULL;
+    }
+
+    if (data[0] & NGX_STREAM_QUIC_PT_LONG) {
+
+        /* RFC 8999, 5.1: version and length come before the DCID */
+
+        offset = 6;
+
+        if (len <= offset || data[5] != route->dcid_len) {
+            return NULL;
+        }
+
+    } else {
+        offset = 1;
+    }
+
+    if (len < offset + route->dcid_len
+        || ngx_memcmp(&data[offset], route->dcid, route->dcid_len) != 0)
+    {
+        return NULL;
+    }
+
+    return leg;
+}
+
+
+ngx_int_t
+ngx_stream_quic_passthrough_decide(ngx_stream_quic_passthrough_flow_t *flow,
+    ngx_stream_quic_lb_router_t *router, struct sockaddr *client,
+    struct sockaddr *local, quic_lb_packet_t *pkt,
+    ngx_stream_quic_lb_route_t *route, ngx_stream_quic_passthrough_leg_t **leg)
+{
+    *leg = NULL;
+
+    if (ngx_stream_quic_passthrough_decode(router, pkt, route) == NGX_OK) {
+        return NGX_OK;
+    }
+
+    /* only servers send these */
+
+    if (pkt->type == QUIC_LB_PACKET_NEGOTIATION
+        || pkt->type == QUIC_LB_PACKET_RETRY)
+    {
+        return NGX_DECLINED;
+    }
+
+    route->hash = ngx_stream_quic_lb_fallback_hash(pkt, client, local);
+
+    if (flow && pkt->type != QUIC_LB_PACKET_SHORT) {
+        *leg = ngx_stream_quic_passthrough_connection(flow, pkt);
+
+        if (*leg) {
+            route->by = NGX_STREAM_QUIC_LB_CONNECTION;
+            return NGX_OK;
+        }
+    }
+
+    if (flow && flow->last && !flow->last->failed
+        && (!ngx_stream_quic_passthrough_opens(pkt)
+            || flow->upstream == NULL
+            || !ngx_stream_quic_lb_balances(flow->upstream)))
+    {
+        route->by = NGX_STREAM_QUIC_LB_ADDRESS;
+        *leg = flow->last;
+        return NGX_OK;
+    }
+
+    if (pkt->type == QUIC_LB_PACKET_SHORT
+        || pkt->type == QUIC_LB_PACKET_HANDSHAKE)
+    {
+        return NGX_DECLINED;
+    }
+
+    route->by = NGX_STREAM_QUIC_LB_MAGLEV;
+
+    return NGX_OK;
+}
+
+
+/* 0-RTT belongs to its Initial: both have the client's random DCID */
+
+static ngx_uint_t
+ngx_stream_quic_passthrough_opens(quic_lb_packet_t *pkt)
+{
+    return pkt->type == QUIC_LB_PACKET_INITIAL
+           || pkt->type == QUIC_LB_PACKET_0RTT;
+}
+
+
+/*
+ * A random DCID may happen to name a server.  That decides as well as
+ * anything, but not for one that shall get no new connections; while what can
+ * only belong to an established connection goes to its server in any case.
+ */
+
+static ngx_int_t
+ngx_stream_quic_passthrough_decode(ngx_stream_quic_lb_router_t *router,
+    quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route)
+{
+    if (ngx_stream_quic_lb_router_decode(router, pkt, route) != NGX_OK) {
+        return NGX_DECLINED;
+    }
+
+    if (route->by != NGX_STREAM_QUIC_LB_SERVER_ID
+        || pkt->type == QUIC_LB_PACKET_SHORT
+        || pkt->type == QUIC_LB_PACKET_HANDSHAKE
+        || ngx_stream_quic_lb_server_state(route->server) == NGX_OK)
+    {
+        return NGX_OK;
+    }
+
+    route->by = NGX_STREAM_QUIC_LB_NONE;
+    route->upstream = NULL;
+    route->server = NULL;
+    route->server_id_len = 0;
+    route->config_id = 0xff;
+
+    return NGX_DECLINED;
+}
+
+
+static ngx_stream_quic_passthrough_leg_t *
+ngx_stream_quic_passthrough_connection(
+    ngx_stream_quic_passthrough_flow_t *flow, quic_lb_packet_t *pkt)
+{
+    ngx_stream_quic_passthrough_conn_t  *conn;
+
+    conn = ngx_stream_quic_passthrough_conn(flow,
+        ngx_stream_quic_passthrough_cid_hash(flow, pkt->scid, pkt->scid_len),
+        ngx_stream_quic_passthrough_cid_hash(flow, pkt->dcid, pkt->dcid_len));
+
+    return (conn && !conn->leg->failed) ? conn->leg : NULL;
+}
+
+
+/* an empty ID tells no connection from another: none */
+
+static uint64_t
+ngx_stream_quic_passthrough_cid_hash(ngx_stream_quic_passthrough_flow_t *flow,
+    const uint8_t *cid, size_t len)
+{
+    return len ? quic_lb_hash(&flow->listener->worker->key, cid, len) | 1 : 0;
+}
+
+
+static ngx_stream_quic_passthrough_conn_t *
+ngx_stream_quic_passthrough_conn(ngx_stream_quic_passthrough_flow_t *flow,
+    uint64_t client_cid, uint64_t server_cid)
+{
+    ngx_uint_t                           i, n;
+    ngx_stream_quic_passthrough_conn_t  *conn;
+
+    n = ngx_min(flow->nconns, NGX_STREAM_QUIC_PT_CONNS);
+
+    for (i = 0; i < n; i++) {
+        conn = &flow->conns[i];
+
+        if (conn->leg
+            && ((client_cid && conn->client_cid == client_cid)
+                || (server_cid && conn->server_cid == server_cid)))
+        {
+            return conn;
+        }
+    }
+
+    return NULL;
+}
+
+
+static void
+ngx_stream_quic_passthrough_add_conn(ngx_stream_quic_passthrough_flow_t *flow,
+    uint64_t client_cid, uint64_t server_cid,
+    ngx_stream_quic_passthrough_leg_t *leg)
+{
+    ngx_stream_quic_passthrough_conn_t  *conn;
+
+    conn = &flow->conns[flow->nconns++ % NGX_STREAM_QUIC_PT_CONNS];
+
+    conn->client_cid = client_cid;
+    conn->server_cid = server_cid;
+    conn->leg = leg;
+}
+
+
+/* the client's SCID in the first packets of a connection */
+
+void
+ngx_stream_quic_passthrough_learn_client(
+    ngx_stream_quic_passthrough_flow_t *flow, quic_lb_packet_t *pkt,
+    ngx_stream_quic_passthrough_leg_t *leg)
+{
+    uint64_t                             cid;
+    ngx_stream_quic_passthrough_conn_t  *conn;
+
+    if (pkt->type == QUIC_LB_PACKET_SHORT || pkt->scid_len == 0) {
+        return;
+    }
+
+    cid = ngx_stream_quic_passthrough_cid_hash(flow, pkt->scid, pkt->scid_len);
+    conn = ngx_stream_quic_passthrough_conn(flow, cid, 0);
+
+    if (conn) {
+        conn->leg = leg;
+        return;
+    }
+
+    ngx_stream_quic_passthrough_add_conn(flow, cid, 0, leg);
+}
+
+
+/* both IDs in a backend's long header */
+
+void
+ngx_stream_quic_passthrough_learn_server(
+    ngx_stream_quic_passthrough_leg_t *leg, u_char *data, size_t len)
+{
+    uint64_t                             client_cid, server_cid;
+    quic_lb_packet_t                     pkt;
+    ngx_stream_quic_passthrough_conn_t  *conn;
+    ngx_stream_quic_passthrough_flow_t  *flow;
+
+    if (!(data[0] & NGX_STREAM_QUIC_PT_LONG)
+        || quic_lb_packet_parse(&pkt, data, len) != QUIC_LB_OK
+        || pkt.type == QUIC_LB_PACKET_NEGOTIATION
+        || pkt.scid_len == 0)
+    {
+        return;
+    }
+
+    flow = leg->flow;
+
+    client_cid = ngx_stream_quic_passthrough_cid_hash(flow, pkt.dcid,
+                                                      pkt.dcid_len);
+    server_cid = ngx_stream_quic_passthrough_cid_hash(flow, pkt.scid,
+                                                      pkt.scid_len);
+
+    conn = ngx_stream_quic_passthrough_conn(flow, client_cid, server_cid);
+
+    if (conn && conn->leg == leg) {
+        conn->server_cid = server_cid;
+        return;
+    }
+
+    if (conn == NULL) {
+        ngx_stream_quic_passthrough_add_conn(flow, client_cid, server_cid,
+                                             leg);
+    }
+}
+
+
+void
+ngx_stream_quic_passthrough_forget(ngx_stream_quic_passthrough_leg_t *leg)
+{
+    ngx_uint_t                           i;
+    ngx_stream_quic_passthrough_flow_t  *flow;
+
+    flow = leg->flow;
+
+    for (i = 0; i < NGX_STREAM_QUIC_PT_CONNS; i++) {
+        if (flow->conns[i].leg == leg) {
+            flow->conns[i].leg = NULL;
+        }
+    }
+
+    if (flow->route_leg == leg) {
+        flow->route_leg = NULL;
+    }
+
+    if (flow->last == leg) {
+        flow->last = NULL;
+    }
+}
+
+
+/*
+ * Returns the router of the address that |local| is, on the socket of |ls|:
+ * a wildcard socket may serve other addresses of its port too.
+ */
+
+ngx_stream_quic_lb_router_t *
+ngx_stream_quic_passthrough_router(ngx_listening_t *ls, struct sockaddr *local)
+{
+    ngx_uint_t                               i;
+    ngx_stream_port_t                       *port;
+    struct sockaddr_in                      *sin;
+    ngx_stream_in_addr_t                    *addr;
+    ngx_stream_addr_conf_t                  *conf;
+    ngx_stream_quic_passthrough_srv_conf_t  *pscf;
+#if (NGX_HAVE_INET6)
+    struct sockaddr_in6                     *sin6;
+    ngx_stream_in6_addr_t                   *addr6;
+#endif
+
+    port = ls->servers;
+
+    /* the last address is the wildcard, or the only one */
+
+    switch (local->sa_family) {
+
+#if (NGX_HAVE_INET6)
+    case AF_INET6:
+        sin6 = (struct sockaddr_in6 *) local;
+        addr6 = port->addrs;
+
+        for (i = 0; i < port->naddrs - 1; i++) {
+            if (ngx_memcmp(&addr6[i].addr6, &sin6->sin6_addr,
+                           sizeof(struct in6_addr))
+                == 0)
+            {
+                break;
+            }
+        }
+
+        conf = &addr6[i].conf;
+        break;
+#endif
+
+    default: /* AF_INET */
+        sin = (struct sockaddr_in *) local;
+        addr = port->addrs;
+
+        for (i = 0; i < port->naddrs - 1; i++) {
+            if (addr[i].addr == sin->sin_addr.s_addr) {
+                break;
+            }
+        }
+
+        conf = &addr[i].conf;
+        break;
+    }
+
+    pscf = ngx_stream_get_module_srv_conf(conf->default_server->ctx,
+                                          ngx_stream_quic_passthrough_module);
+
+    return pscf->router;
+}

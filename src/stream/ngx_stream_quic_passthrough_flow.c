@@ -90,10 +90,9 @@ ngx_stream_quic_passthrough_message(
 
     worker = listener->worker;
 
-    n = (m->len + m->segment - 1) / ngx_max(m->segment, 1);
+    n = m->len ? (m->len + m->segment - 1) / m->segment : 1;
 
-    ngx_stream_quic_passthrough_count(worker, NGX_STREAM_QUIC_PT_RECEIVED,
-                                      ngx_max(n, 1));
+    ngx_stream_quic_passthrough_count(worker, NGX_STREAM_QUIC_PT_RECEIVED, n);
 
     if (m->len == 0) {
         ngx_stream_quic_passthrough_count(worker,

@@ -103,8 +103,11 @@ my @seen = @{$routes->{connections}}{map { $_->{dcids}[0] } @connections};
 
 is(scalar(grep { @{ $_->{servers} } == 1 } @seen), CONNECTIONS,
    'no other server saw a connection, not even its first flight');
-is(scalar(grep { $_->{path_changes} == 2 } @seen), CONNECTIONS,
+
+# the last packets of an old path may come after the first of the new one
+is(scalar(grep { $_->{path_changes} >= 2 } @seen), CONNECTIONS,
    'the servers saw two path changes each');
+note('path changes: ', join ' ', sort map { $_->{path_changes} } @seen);
 
 
 # what the log says; flows are logged when they have been idle

@@ -116,7 +116,24 @@ is($held->command('progress 3')->{failed}, 0,
 
 $held->command('rebind');
 is($held->command('progress 3')->{failed}, 0, 'or by NAT rebinding');
-is($held->stop_and_report()->{failed}, 0, 'to their end');
+
+
+# a datagram with a server's ID does not open the way for a new connection
+
+$client = IO::Socket::IP->new(PeerHost => '127.0.0.1', PeerPort => $limited,
+                              Type => Socket::SOCK_DGRAM);
+
+my $refused = counters()->{refused};
+
+$client->send("\x40\x40\x31\x44\x1anonc" . 'payload' x 10);
+$t->wait_for('its flow', sub { $t->error_log() =~ /:${\$client->sockport}/ });
+$client->send($initial) for 1 .. 3;
+
+$t->wait_for('the refusal', sub { counters()->{refused} == $refused + 3 });
+my $lines = () = $t->error_log() =~ /limiting connections by zone/g;
+is($lines, 2, 'limit_conn is asked when a connection begins, once');
+
+is($held->stop_and_report()->{failed}, 0, 'the others go on to their end');
 
 
 # the log of what a client's first datagram was

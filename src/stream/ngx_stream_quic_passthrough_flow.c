@@ -10,7 +10,8 @@
  * session's connection only lends the listening socket.
  *
  * A flow is half-open until its backend has answered and the client has sent
- * again; half-open flows live shortly, are counted, and are the first to go.
+ * again.  Half-open flows are counted and are the first to go, and without an
+ * answer they live shortly; with one they may be a connection that is quiet.
  * The flow of a refused session stays for some seconds without one, so that
  * the client's next datagrams cost a lookup and not a session and a log line.
  */
@@ -291,6 +292,14 @@ ngx_stream_quic_passthrough_forward(ngx_stream_quic_passthrough_flow_t *flow,
         {
             ngx_stream_quic_passthrough_count(worker,
                                             NGX_STREAM_QUIC_PT_UNROUTABLE, 1);
+            return;
+        }
+
+        if (pkt.type == QUIC_LB_PACKET_INITIAL
+            && ngx_stream_quic_passthrough_admit(flow) != NGX_OK)
+        {
+            ngx_stream_quic_passthrough_count(worker,
+                                          NGX_STREAM_QUIC_PT_REFUSED_FLOW, 1);
             return;
         }
 
@@ -793,7 +802,7 @@ ngx_stream_quic_passthrough_flow_event(ngx_event_t *ev)
 
     ev->timedout = 0;
 
-    if (flow->half_open) {
+    if (!flow->answered) {
         ngx_stream_quic_passthrough_flow_close(flow, NGX_STREAM_OK);
         return;
     }

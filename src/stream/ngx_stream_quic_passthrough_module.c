@@ -162,6 +162,54 @@ ngx_stream_quic_passthrough_preaccess(ngx_stream_session_t *s)
 }
 
 
+/*
+ * The phase is made up for when such a flow begins a connection after all, or
+ * a datagram with a server's ID would be all it takes to get around a limit.
+ */
+
+ngx_int_t
+ngx_stream_quic_passthrough_admit(ngx_stream_quic_passthrough_flow_t *flow)
+{
+    ngx_int_t                     rc;
+    ngx_uint_t                    i;
+    ngx_stream_handler_pt        *h;
+    ngx_stream_core_main_conf_t  *cmcf;
+
+    if (flow->limited) {
+        return NGX_DECLINED;
+    }
+
+    if (!flow->established) {
+        return NGX_OK;
+    }
+
+    flow->established = 0;
+
+    cmcf = ngx_stream_get_module_main_conf(flow->session,
+                                           ngx_stream_core_module);
+
+    h = cmcf->phases[NGX_STREAM_PREACCESS_PHASE].handlers.elts;
+    i = cmcf->phases[NGX_STREAM_PREACCESS_PHASE].handlers.nelts;
+
+    /* the last one registered is the first */
+
+    while (i-- > 0) {
+        rc = h[i](flow->session);
+
+        if (rc == NGX_OK) {
+            break;
+        }
+
+        if (rc != NGX_DECLINED) {
+            flow->limited = 1;
+            return NGX_DECLINED;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
 void
 ngx_stream_quic_passthrough_handler(ngx_stream_session_t *s)
 {

@@ -267,7 +267,8 @@ struct ngx_stream_quic_passthrough_flow_s {
     ngx_sockaddr_t                          local;
 
     unsigned                                ready:1;      /* has a content */
-    unsigned                                established:1;
+    unsigned                                established:1; /* not limited */
+    unsigned                                limited:1;     /* opens nothing */
     unsigned                                answered:1;
     unsigned                                half_open:1;
     unsigned                                refused:1;    /* no session */
@@ -315,8 +316,13 @@ struct ngx_stream_quic_passthrough_leg_s {
     (void) ngx_atomic_fetch_add(&(worker)->counters[counter], n)
 
 
-/* _module.c */
+/*
+ * _module.c.  admit returns NGX_OK if |flow| may open connections; it may not
+ * if "limit_conn" would have refused it as a new one.
+ */
 
+ngx_int_t ngx_stream_quic_passthrough_admit(
+    ngx_stream_quic_passthrough_flow_t *flow);
 ngx_uint_t ngx_stream_quic_passthrough_listening(ngx_listening_t *ls);
 void ngx_stream_quic_passthrough_handler(ngx_stream_session_t *s);
 

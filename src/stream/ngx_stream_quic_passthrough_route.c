@@ -82,6 +82,12 @@ ngx_stream_quic_passthrough_repeated(ngx_stream_quic_passthrough_flow_t *flow,
             return NULL;
         }
 
+        /* an Initial is still to be admitted, or refused */
+
+        if (flow->established || flow->limited) {
+            return NULL;
+        }
+
     } else {
         offset = 1;
     }

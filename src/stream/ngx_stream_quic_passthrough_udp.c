@@ -457,7 +457,7 @@ ngx_stream_quic_passthrough_flush_error(
         if (!*tx->plain) {
             *tx->plain = 1;
 
-            ngx_log_error(NGX_LOG_NOTICE, tx->log, err,
+            ngx_log_error(NGX_LOG_INFO, tx->log, err,
                           "UDP_SEGMENT failed, sending datagrams one by one");
         }
 

@@ -16,7 +16,7 @@ package QuicLB;
 #   $t->done();                         # checks of its own; done_testing()
 #
 # nginx:
-#   conf(%parts)        nginx.conf; parts: main, stream, http (text), workers
+#   conf(%parts)        nginx.conf; parts: main, events, stream, http, workers
 #                       (1), log (level of error.log, info), connections
 #   test_conf(%parts)   (true when valid, output) of nginx -t, apart from conf
 #   start, stop($signal), reload, upgrade
@@ -94,6 +94,9 @@ sub new {
 
     # workers run as another user
     chmod 0755, $self->{dir};
+
+    # where an nginx built with default paths has its access log
+    mkdir $self->path('logs');
 
     push @live, $self;
 
@@ -235,7 +238,7 @@ sub run {
     my $process = QuicLB::Process->new($name, $self->{dir}, \@command);
     push @{ $self->{processes} }, $process;
 
-    return $process->wait(300) // die "$name: does not end";
+    return $process->wait(60) // die "$name: does not end";
 }
 
 
@@ -328,6 +331,7 @@ sub _conf_text {
     my $level = $parts{log} // 'info';
     my $connections = $parts{connections} // 4096;
     my $main = $parts{main} // '';
+    my $events = $parts{events} // '';
 
     my $text = <<"EOF";
 $load
@@ -337,6 +341,7 @@ worker_processes $workers;
 $main
 events {
     worker_connections $connections;
+    $events
 }
 EOF
 
@@ -353,6 +358,9 @@ sub nginx {
 
     my $binary = $ENV{NGINX_BIN} or die "NGINX_BIN is not set: use t/env";
     my $name = 'nginx' . ++$self->{nginx_count};
+
+    # t/env's setting; to nginx it would be a list of inherited sockets
+    delete local $ENV{NGINX};
 
     my $status = $self->run($name, $binary, '-p', "$self->{dir}/",
                             '-e', $self->path($log), '-c', $self->path($conf),

@@ -78,6 +78,7 @@ SKIP: {
 
 my $report = $t->client('--connect', "127.0.0.1:$port",
                         '--connections', CONNECTIONS,
+                        '--rate', 100000,
                         'run', 'get:/name', 'transfer:40000:rebind:migrate',
                         'get:/name');
 

@@ -16,7 +16,7 @@ use QuicLB;
 my %ids = map { ("s$_" => "0$_") } 1 .. 3;
 
 my $t = QuicLB->new();
-my ($port, $stats) = map { $t->port() } 1 .. 2;
+my ($port, $lone, $closed) = map { $t->port() } 1 .. 3;
 
 my %servers = map { $_ => $t->servers([[$_, '127.0.0.1:0', $ids{$_}]]) }
               sort keys %ids;
@@ -53,9 +53,15 @@ sub conf {
             quic_passthrough_timeout 2s;
         }
 
+        upstream lone {
+            server 127.0.0.1:$closed;
+            quic_maglev;
+        }
+
         server {
-            listen 127.0.0.1:$stats;
-            return "\$quic_passthrough_unroutable";
+            listen 127.0.0.1:$lone udp reuseport;
+            quic_passthrough lone;
+            quic_passthrough_timeout 2s;
         }
 CONF
 }
@@ -103,6 +109,29 @@ $report = run(20);
 is($report->{failed}, 0, 'later connections');
 my $after = () = $t->error_log() =~ /does not take datagrams/g;
 is($after, $before, 'do not even try it');
+
+
+# the only server of an upstream is tried again and again, on one socket
+
+my $socket = IO::Socket::IP->new(PeerHost => '127.0.0.1', PeerPort => $lone,
+                                 Type => Socket::SOCK_DGRAM);
+my $deadline = time() + 2;
+my $sent = 0;
+
+while (time() < $deadline) {
+    $socket->send("\xc0\xff\0\0\1\x08" . pack('N2', rand(2**32), $sent++)
+                  . "\0" . 'x' x 100);
+    select(undef, undef, undef, 0.01);
+}
+
+my $lines = () = $t->error_log() =~ /does not take datagrams.*$closed/g;
+cmp_ok($lines, '>', 0, "$sent datagrams to a dead server are logged");
+cmp_ok($lines, '<', 5, 'once a second');
+
+$t->wait_for('its flow to end', sub {
+    $t->read('access.log') =~ /^maglev 127\.0\.0\.1:$closed$/m
+}, 15);
+pass('as one upstream address');
 
 
 # down: no new connections, but those that are established go on

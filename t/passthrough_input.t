@@ -91,6 +91,10 @@ for my $case (
     ['Version Negotiation', long("\0\0\0\0", 'd' x 8, 'scid'), 'unroutable'],
     ['Retry', "\xf0$v1" . pack('C/a C/a', 'd' x 8, 'scid') . 'x' x 40,
      'unroutable'],
+    ['Version Negotiation to a server ID', long("\0\0\0\0", $id_a, 'scid'),
+     'unroutable'],
+    ['Retry to a server ID', "\xf0$v1" . pack('C/a C/a', $id_a, 'scid')
+                             . 'x' x 40, 'unroutable'],
     ['Handshake of no known server', handshake("\x08\x0c" . 'nonce77'),
      'unroutable'],
     ['a short header of no known server', "\x40\x08\x0c" . 'nonce77' . 'x' x 30,

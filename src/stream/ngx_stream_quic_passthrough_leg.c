@@ -39,6 +39,9 @@ static ngx_stream_quic_passthrough_leg_t *
     ngx_stream_quic_passthrough_leg_t *leg, ngx_stream_quic_lb_route_t *route);
 static ngx_int_t ngx_stream_quic_passthrough_leg_start(
     ngx_stream_quic_passthrough_leg_t *leg);
+static void ngx_stream_quic_passthrough_leg_take_over(
+    ngx_stream_quic_passthrough_leg_t *leg,
+    ngx_stream_quic_passthrough_leg_t *old);
 static ngx_int_t ngx_stream_quic_passthrough_leg_state(
     ngx_stream_quic_passthrough_leg_t *leg);
 static ngx_int_t ngx_stream_quic_passthrough_leg_backend(
@@ -246,18 +249,14 @@ ngx_stream_quic_passthrough_leg_connect(ngx_stream_quic_passthrough_leg_t *leg,
         old = ngx_stream_quic_passthrough_leg_find(flow, pc->sockaddr,
                                                    pc->socklen);
 
+        if (old && old->failed) {
+            ngx_stream_quic_passthrough_leg_take_over(leg, old);
+            return leg;
+        }
+
         if (old) {
             ngx_stream_quic_passthrough_leg_free_peer(leg, 0);
             ngx_stream_quic_passthrough_leg_destroy(leg);
-
-            if (old->failed) {
-
-                /* the balancer has taken it back */
-
-                ngx_stream_quic_passthrough_leg_close(old);
-                return ngx_stream_quic_passthrough_leg_get(flow, route);
-            }
-
             return old;
         }
 
@@ -347,6 +346,49 @@ ngx_stream_quic_passthrough_leg_start(ngx_stream_quic_passthrough_leg_t *leg)
     flow->nlegs++;
 
     return NGX_OK;
+}
+
+
+/*
+ * The balancer offers a backend again that |old| has given back: the socket
+ * stays, under the new peer.
+ */
+
+static void
+ngx_stream_quic_passthrough_leg_take_over(
+    ngx_stream_quic_passthrough_leg_t *leg,
+    ngx_stream_quic_passthrough_leg_t *old)
+{
+    ngx_connection_t                    *c;
+    ngx_stream_quic_passthrough_flow_t  *flow;
+
+    flow = leg->flow;
+
+    if (old->is_pending) {
+        ngx_stream_quic_passthrough_leg_flush(old);
+    }
+
+    c = old->upstream.peer.connection;
+    c->data = leg;
+    c->pool = leg->pool;
+
+    leg->upstream.peer.connection = c;
+    leg->tx = old->tx;
+    leg->tx.plain = &leg->plain;
+    leg->plain = old->plain;
+    leg->backend = old->backend;
+    leg->state = old->state;
+    leg->received = old->received;
+
+    ngx_queue_remove(&old->queue);
+    ngx_queue_insert_head(&flow->legs, &leg->queue);
+
+    ngx_stream_quic_passthrough_forget(old);
+
+    old->upstream.peer.connection = NULL;
+    old->backend = NULL;
+
+    ngx_stream_quic_passthrough_leg_destroy(old);
 }
 
 

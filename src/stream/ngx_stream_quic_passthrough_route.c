@@ -110,16 +110,16 @@ ngx_stream_quic_passthrough_decide(ngx_stream_quic_passthrough_flow_t *flow,
 {
     *leg = NULL;
 
-    if (ngx_stream_quic_passthrough_decode(router, pkt, route) == NGX_OK) {
-        return NGX_OK;
-    }
-
     /* only servers send these */
 
     if (pkt->type == QUIC_LB_PACKET_NEGOTIATION
         || pkt->type == QUIC_LB_PACKET_RETRY)
     {
         return NGX_DECLINED;
+    }
+
+    if (ngx_stream_quic_passthrough_decode(router, pkt, route) == NGX_OK) {
+        return NGX_OK;
     }
 
     route->hash = ngx_stream_quic_lb_fallback_hash(pkt, client, local);

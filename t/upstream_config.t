@@ -106,7 +106,8 @@ accepted('two generations', "$servers quic_lb 0 { $lengths $id }"
          . "quic_lb 1 { $lengths $id key_file $raw; }");
 accepted('all directives', "$servers quic_lb 0 { $lengths $id"
          . "key_file $raw; unmapped fallback; length_self_description on; }");
-accepted('no IDs but maglev', "$servers quic_lb 0 { $lengths unmapped maglev; }");
+accepted('no IDs but maglev',
+         "$servers quic_lb 0 { $lengths unmapped maglev; }");
 accepted('included lines', "$servers quic_lb 0 { $lengths include ids.conf; }");
 
 for my $n (qw/7 8 -1 x 0x1 99999999999999999999/, '""') {
@@ -304,6 +305,40 @@ like($output, qr/unknown server "127\.0\.0\.9:1" .* in \S+test\.conf:$line$/m,
      'line of server_id');
 
 
+# upstreams that share a listen address, and a codepoint
+
+my $other_id = 'server_id 31441b 127.0.0.1:8441;';
+my $other_key = key_file('other.key', '8f95f09245765f80256934e50c662070');
+
+shared('equal but for the IDs', "$lengths $id key_file $hex;",
+       "$lengths $other_id key_file $hex_lf;");
+shared('server_id_length', "$lengths $id",
+       'server_id_length 2; nonce_length 4; server_id 3144 127.0.0.1:8441;',
+       'must have the same "server_id_length"');
+shared('nonce_length', "$lengths $id",
+       "server_id_length 3; nonce_length 5; $other_id",
+       'must have the same "nonce_length"');
+shared('key and none', "$lengths $id key_file $hex;", "$lengths $other_id",
+       'must have the same "key_file"');
+shared('two keys', "$lengths $id key_file $hex;",
+       "$lengths $other_id key_file $other_key;",
+       'must have the same "key_file"');
+shared('two keys of one pass',
+       "server_id_length 3; nonce_length 13; $id key_file $hex;",
+       "server_id_length 3; nonce_length 13; $other_id key_file $other_key;",
+       'must have the same "key_file"');
+shared('length_self_description', "$lengths $id",
+       "$lengths $other_id length_self_description on;",
+       'must have the same "length_self_description"');
+shared('unmapped', "$lengths $id", "$lengths $other_id unmapped maglev;",
+       'must have the same "unmapped"');
+shared('unmapped maglev', "$lengths $id unmapped maglev;",
+       "$lengths $other_id unmapped maglev;",
+       'must not have "unmapped maglev"');
+shared('one ID', "$lengths $other_id $id", "$lengths $id",
+       '"server_id 31441a" in "quic_lb 3" of upstreams "v" and "w"');
+
+
 # resolve
 
 SKIP: {
@@ -322,7 +357,8 @@ SKIP: {
             . "quic_lb 0 { $lengths server_id 31441a some.example:8441; }",
             qr/invalid address "some\.example:8441" $invalid: not an IP/);
     refused('resolve without zone', 'resolver 127.0.0.1; quic_maglev;'
-            . 'server some.example:8441 resolve;', qr/requires upstream "u"/);
+            . 'server some.example:8441 resolve;',
+            qr/resolving names at run time requires upstream "u"/);
     accepted('size is not known to be too small',
              "$zone quic_maglev size=2; server some.example:8441 resolve;");
 }
@@ -369,6 +405,33 @@ sub warned {
 }
 
 
+# two "quic_lb 3" that one listen address can reach, and two that no one can
+
+sub shared {
+    my ($name, $one, $two, $expected) = @_;
+
+    my $upstreams = join '', map { <<"EOF" } ['v', $one], ['w', $two];
+upstream $_->[0] { server 127.0.0.1:8441; quic_lb 3 { $_->[1] } }
+EOF
+    my $both = <<'EOF';
+map $remote_addr $which { default v; }
+server { listen 127.0.0.1:8442 udp; quic_passthrough $which; }
+EOF
+    my $apart = join '', map { <<"EOF" } ['v', 8442], ['w', 8443];
+server { listen 127.0.0.1:$_->[1] udp; quic_passthrough $_->[0]; }
+EOF
+
+    if ($expected) {
+        refused("shared: $name", '', $expected, "$upstreams $both");
+
+    } else {
+        accepted("shared: $name", '', "$upstreams $both");
+    }
+
+    accepted("apart: $name", '', "$upstreams $apart");
+}
+
+
 # by one line that says where; $expected is a string or a regex
 
 sub refused {
@@ -379,7 +442,7 @@ sub refused {
     my @errors = $output =~ /^nginx: (\[emerg\].*)$/mg;
 
     ok(!$ok && @errors == 1
-       && $errors[0] =~ /$expected.* in \S+test\.conf:\d+$/, $name)
+       && $errors[0] =~ /$expected.* in \S+test\.conf:\d+\b/, $name)
         or diag("expected $expected, got $output");
 }
 

@@ -31,15 +31,16 @@ my %name = reverse %address;
 my %socket = map { $_ => udp($port{$_}) } qw/one two three four/;
 
 my $vectors = decode_json(slurp("$FindBin::Bin/assets/quic-lb.json"));
-my ($single) = grep { $_->{key} && cid_length($_) == 17 } @{ $vectors->{vectors} };
-my ($four) = grep { $_->{key} && cid_length($_) != 17 } @{ $vectors->{vectors} };
+my @encrypted = grep { $_->{key} } @{ $vectors->{vectors} };
+my ($single) = grep { cid_length($_) == 17 } @encrypted;
+my ($four) = grep { cid_length($_) != 17 } @encrypted;
 
 for my $v ($single, $four) {
     my $path = $t->write("key$v->{config_id}", $v->{key});
     chmod 0600, $path or die "$path: $!";
 }
 
-my $three = join '', map { "server $address{$_};\n" } qw/one two three/;
+my $three = join '', map { "server $address{$_};\n" } qw/three one two/;
 my $ids = <<"EOF";
     server_id_length 3;
     nonce_length 4;
@@ -53,11 +54,12 @@ my %upstream = (
     plain => "$three quic_lb 0 { $ids } quic_lb 6 { $ids }",
     zone => "zone plain 256k; $three quic_lb 0 { $ids } quic_lb 6 { $ids }",
     order => 'quic_maglev;'
-        . join('', map { "server $address{$_};" } qw/three one two/),
+        . join('', map { "server $address{$_};" } qw/one two three/),
     small => "$three quic_maglev size=7;",
     self => "$three quic_lb 1 { $ids length_self_description on; }",
-    pool => "$three server $address{four} backup; quic_lb 2 { server_id_length 2; nonce_length 6;"
-        . "unmapped maglev; server_id beef $address{four}; }",
+    pool => "$three server $address{four} backup; quic_lb 2 {"
+        . 'server_id_length 2; nonce_length 6; unmapped maglev;'
+        . "server_id beef $address{four}; }",
     keys => "$three server $address{four};" . join('', map { <<"EOF" }
     quic_lb $_->[0]{config_id} {
         server_id_length ${\ (length($_->[0]{server_id}) / 2)};
@@ -67,34 +69,43 @@ my %upstream = (
     }
 EOF
         ([$single, 'two'], [$four, 'four'])),
-    weight => "quic_maglev; server $address{one}; server $address{two} weight=2;"
-        . "server $address{three} weight=5;",
-    down => "server $address{one}; server $address{two} down;"
-        . "server $address{three}; quic_lb 0 { $ids }",
+    weight => "quic_maglev; server $address{one};"
+        . "server $address{two} weight=2; server $address{three} weight=5;",
+    down => "server $address{one}; server $address{three};"
+        . "server $address{two} down; quic_lb 0 { $ids }",
     backup => "server $address{one} down; server $address{two} backup;"
         . "server $address{three} backup; quic_lb 0 { $ids }",
     spare => "server $address{one}; server $address{two} backup;"
         . "server $address{three} backup; quic_lb 0 { $ids }",
-    dark => "quic_maglev; server $address{one} down; server $address{two} down;",
+    dark => "quic_maglev; server $address{one} down;"
+        . "server $address{two} down;",
     many => join('', map { "server 127.0.0.2:$_ down;" } 1 .. 99)
         . "quic_maglev; server $address{four};",
-    fails => "zone fails 256k; server $address{dead} max_fails=1 fail_timeout=600s;"
-        . "server $address{two}; quic_lb 0 { server_id_length 3;"
-        . "nonce_length 4; server_id 0000de $address{dead}; }",
-    recovers => "zone recovers 256k; server $address{dead} max_fails=1 fail_timeout=1s;"
-        . "server $address{two} down; quic_maglev;"
-        . "server $address{three} max_fails=0 down;",
-    crowded => "server $address{one} max_conns=1; quic_maglev;"
-        . "server $address{two} backup;",
+    fails => "zone fails 256k; server $address{two};"
+        . "server $address{dead} max_fails=1 fail_timeout=600s;"
+        . 'quic_lb 0 { server_id_length 3; nonce_length 4;'
+        . "server_id 0000de $address{dead}; }",
+    recovers => 'zone recovers 256k; quic_maglev;'
+        . "server $address{dead} max_fails=1 fail_timeout=1s;"
+        . "server $address{two} down;",
+    crowded => 'zone crowded 256k; quic_maglev;'
+        . "server $address{one} max_conns=1; server $address{two} backup;",
+    refused => "server $address{one}; server 255.255.255.255:9;"
+        . 'quic_maglev;',
+    refused_backup => "server $address{one}; server 255.255.255.255:9 backup;"
+        . 'quic_lb 0 { server_id_length 3; nonce_length 4;'
+        . 'server_id 0000ff 255.255.255.255:9; }',
     tcp => "$three quic_maglev;",
 );
 
+my $log_size = 0;       # before the last session
+
 my %listen = map { $_ => $t->port() } sort keys %upstream;
 
-$t->conf(workers => 2, log => 'debug', stream => join '', <<'EOF',
+$t->conf(workers => 2, stream => join '', <<'EOF',
 log_format quic '$remote_port "$quic_routed_by" "$quic_config_id"'
                 ' "$quic_server_id" "$quic_dcid" "$quic_version"'
-                ' "$upstream_addr"';
+                ' "$upstream_addr" $pid';
 access_log access.log quic;
 proxy_timeout 30s;
 proxy_responses 1;
@@ -128,7 +139,8 @@ for my $upstream (qw/plain zone/) {
            'server_id 0 000001 00000001aabbccdd 0x00000001', 'Handshake');
     routed($upstream, 'three', long($v1, $zero_rtt, '00000003aabbccdd'),
            'server_id 0 000003 00000003aabbccdd 0x00000001', '0-RTT');
-    routed($upstream, 'three', long($unknown, 3, 'c0000003aabbccdd' . '01' x 40),
+    routed($upstream, 'three',
+           long($unknown, 3, 'c0000003aabbccdd' . '01' x 40),
            'server_id 6 000003 c0000003aabbccdd' . '01' x 12 . ' 0x7a8a9aaa',
            'unknown version, second generation');
 }
@@ -319,6 +331,18 @@ ok($t->wait_for('recovery', sub {
 }), 'tried again after fail_timeout');
 
 
+# connect() fails at once: the next attempt is Maglev's
+
+is_deeply([uniq(map { served('refused', $_) } @cids[0 .. 19])], ['one'],
+          'connect() refused');
+
+my $client = udp(0);
+is(answered('refused_backup', short('000000ffaabbccdd', 20), $client, 5), 'one',
+   'connect() to a backup server refused');
+is(($t->wait_for('log', sub { logged($client->sockport()) }) || [])->[-1],
+   "255.255.255.255:9, $address{one}", 'both are logged');
+
+
 # max_conns
 
 my $waiting = udp(0);
@@ -353,8 +377,7 @@ is_deeply([values %accepted], [6], 'TCP by the address of the client');
 
 # every one of the workers has had its part
 
-cmp_ok(uniq($t->error_log() =~ /\[debug\] (\d+)#\S+ \S+ get quic_lb peer/g),
-       '==', 2, 'two workers');
+is(uniq($t->read('access.log') =~ / (\d+)$/mg), 2, 'two workers');
 
 $t->done();
 
@@ -420,8 +443,9 @@ sub readable {
 
 sub ask {
     my ($upstream, $datagram, $client) = @_;
-    my $to = sockaddr_in($listen{$upstream}, inet_aton('127.0.0.1'));
+    my $to = pack_sockaddr_in($listen{$upstream}, inet_aton('127.0.0.1'));
 
+    $log_size = -s $t->path('access.log');
     $client->send($datagram, 0, $to) // die "send: $!";
 }
 
@@ -501,11 +525,12 @@ sub fallen {
 }
 
 
-# the fields of the access log line of a client's last session
+# the fields of the access log line of a client's session, once it has ended
 
 sub logged {
     my ($port) = @_;
-    my ($line) = $t->read('access.log') =~ /.*^$port (".*")$/ms or return 0;
+    my $log = substr $t->read('access.log'), $log_size;
+    my ($line) = $log =~ /^$port (".*") \d+$/m or return 0;
 
     return [$line =~ /"([^"]*)"/g];
 }

@@ -115,8 +115,9 @@ quic_lb_cid_encode(const quic_lb_cid_conf_t *conf, uint8_t *cid,
 {
     uint8_t  low, plaintext[QUIC_LB_PLAINTEXT_MAX];
 
-    low = conf->length_self_description ? quic_lb_cid_plaintext_len(conf)
-                                        : random & 0x1f;
+    low = conf->length_self_description
+          ? (uint8_t) quic_lb_cid_plaintext_len(conf)
+          : random & 0x1f;
 
     cid[0] = (uint8_t) (conf->config_id << 5 | low);
 

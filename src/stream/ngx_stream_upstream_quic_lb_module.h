@@ -40,7 +40,10 @@ typedef enum {
 } ngx_stream_quic_lb_by_e;
 
 
-/* a "server_id" line; lives as long as the configuration */
+/*
+ * A server of "server_id" lines, one for all lines of an upstream with the same
+ * address; lives as long as the configuration.
+ */
 
 typedef struct {
     ngx_stream_upstream_srv_conf_t   *upstream;

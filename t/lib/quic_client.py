@@ -26,7 +26,8 @@ and exits 0 only when nothing failed.  Steps:
     get:PATH             HTTP/3 GET; /bytes/N is verified against the pattern
     post:N               HTTP/3 POST /echo of N octets; length and hash checked
     transfer:N[:ACTION...]   N octets, echoed (ALPN echo) or downloaded (h3),
-                         each ACTION run in the middle, at equal distances
+                         each ACTION run in the middle, at equal distances;
+                         a download needs --rate, lest it end before them
     datagrams:N          N DATAGRAM frames, echoed (ALPN echo); losing some is
                          reported, not a failure
     rebind               a new port, the same connection ID (NAT rebinding)
@@ -256,7 +257,8 @@ def parse_step(text):
         return lambda connection: connection.datagrams(int(arguments[0]))
 
     if verb == "transfer" and arguments \
-            and set(arguments[1:]) <= {"rebind", "migrate", "ping"}:
+            and set(arguments[1:]) <= {"rebind", "migrate", "ping"} \
+            and int(arguments[0]) > len(arguments):
         return lambda connection: connection.transfer(int(arguments[0]),
                                                       arguments[1:])
 

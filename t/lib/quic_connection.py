@@ -84,6 +84,8 @@ class Endpoint(asyncio.DatagramProtocol):
     |errors| is the list that strange datagrams are reported to.
     """
 
+    used_ports = set()
+
     def __init__(self, remote, errors):
         self.remote = remote
         self.errors = errors
@@ -96,8 +98,24 @@ class Endpoint(asyncio.DatagramProtocol):
     async def open(cls, remote, local, errors):
         loop = asyncio.get_running_loop()
         _, endpoint = await loop.create_datagram_endpoint(
-            lambda: cls(remote, errors), sock=udp_socket((local, 0)))
+            lambda: cls(remote, errors), sock=cls._fresh_socket(local))
         return endpoint
+
+    @classmethod
+    def _fresh_socket(cls, local):
+        """A socket on a port that no closed one of this process had.
+
+        To a balancer such a port would be an address it knows already.
+        """
+        while True:
+            sock = udp_socket((local, 0))
+            port = sock.getsockname()[1]
+
+            if port not in cls.used_ports:
+                cls.used_ports.add(port)
+                return sock
+
+            sock.close()
 
     def connection_made(self, transport):
         self.transport = transport
@@ -375,6 +393,7 @@ class Connection(QuicConnectionProtocol):
                     raise Failure("transfer ended before " + action)
 
                 await getattr(self, action)()
+                meter.action_done()
 
             await task
 
@@ -566,9 +585,10 @@ class Connection(QuicConnectionProtocol):
         stream_id, stream = self._open_echo()
         start = self._loop.time()
         seen = 0
+        meter.wake = stream.changed.set
 
         while not stream.ended:
-            room = min(CHUNK, size - stream.sent,
+            room = min(CHUNK, meter.limit() - stream.sent,
                        WINDOW - (stream.sent - stream.echoed))
 
             if room > 0 and not self._too_early(stream.sent, start):
@@ -721,12 +741,19 @@ class Connection(QuicConnectionProtocol):
 
 
 class Meter:
-    """Counts octets, and sets the marks that divide the way equally."""
+    """Counts octets, and sets the marks that divide the way equally.
+
+    It also keeps a sender from the next mark, or from the end, until the
+    action of the last one is done: actions are to be in mid-transfer.
+    """
 
     def __init__(self, size, count):
         self.total = 0
         self.marks = [asyncio.Event() for _ in range(count)]
         self.points = [size * (i + 1) // (count + 1) for i in range(count)]
+        self.stops = self.points[1:] + [size]
+        self.done = 0
+        self.wake = lambda: None
 
     def add(self, length):
         self.total += length
@@ -734,6 +761,16 @@ class Meter:
         for point, mark in zip(self.points, self.marks):
             if self.total >= point:
                 mark.set()
+
+    def action_done(self):
+        self.done += 1
+        self.wake()
+
+    def limit(self):
+        if self.done == len(self.points):
+            return self.stops[-1]
+
+        return self.stops[self.done] - 1
 
 
 class Options:

@@ -12,7 +12,10 @@ JSON object:
     misrouted_count  how many there were
     connections   by original DCID: "server" (who completed the handshake, or
                   null), "servers" (all that saw it), "datagrams",
-                  "path_changes" (of the client's address, as its server saw)
+                  "addresses" (how many different ones the client had, as the
+                  servers saw it), "path_changes" (how often a datagram came
+                  from another one than the datagram before: a late datagram
+                  from the old address counts, too)
 
 A first flight, Initial or 0-RTT with the client's own DCID, is never
 misrouted: no server knows that ID yet.  It may have been seen by several
@@ -34,7 +37,8 @@ class Routes:
                        for record in records if record["event"] == "issued"}
         self.connections = {}
         self.misrouted = []
-        self.peers = {}
+        self.peers = {}                 # (connection, server): last address
+        self.addresses = set()          # (connection, server, address)
 
         for record in records:
             if record["event"] == "connected":
@@ -53,7 +57,8 @@ class Routes:
 
     def _connection(self, name):
         return self.connections.setdefault(name, {
-            "server": None, "servers": [], "datagrams": 0, "path_changes": 0,
+            "server": None, "servers": [], "datagrams": 0,
+            "addresses": 0, "path_changes": 0,
         })
 
     def _datagram(self, record):
@@ -76,6 +81,11 @@ class Routes:
             found["servers"].append(record["server"])
 
         key = name, record["server"]
+        address = (*key, record["peer"])
+
+        if address not in self.addresses:
+            self.addresses.add(address)
+            found["addresses"] += 1
 
         if self.peers.setdefault(key, record["peer"]) != record["peer"]:
             self.peers[key] = record["peer"]

@@ -723,6 +723,9 @@ static void
 ngx_stream_quic_passthrough_leg_failed(ngx_stream_quic_passthrough_leg_t *leg,
     ngx_err_t err)
 {
+    size_t  len;
+    u_char  text[NGX_SOCKADDR_STRLEN];
+
     if (err == EMSGSIZE || err == EPERM || leg->failed) {
         return;
     }
@@ -732,9 +735,15 @@ ngx_stream_quic_passthrough_leg_failed(ngx_stream_quic_passthrough_leg_t *leg,
     if (leg->backend->complained != ngx_time()) {
         leg->backend->complained = ngx_time();
 
+        /* the peer and its name may be gone */
+
+        len = ngx_sock_ntop(&leg->backend->sockaddr.sockaddr,
+                            leg->backend->socklen, text, NGX_SOCKADDR_STRLEN,
+                            1);
+
         ngx_log_error(NGX_LOG_ERR, leg->tx.log, err,
-                      "upstream does not take datagrams, upstream: \"%V\"",
-                      leg->upstream.peer.name);
+                      "upstream does not take datagrams, upstream: \"%*s\"",
+                      len, text);
     }
 
     ngx_stream_quic_passthrough_leg_free_peer(leg, NGX_PEER_FAILED);

@@ -1,9 +1,9 @@
 
 /*
- * Readers of octets between |pos| and |end|.  Each returns the position
- * behind what it read, or NULL with its output untouched if the input ends
- * earlier.  Integers are in network byte order.  Nothing is copied or
- * allocated.
+ * Readers of octets between |pos| and |end|, which is |pos| or behind it.  Each
+ * returns the position behind what it read, or NULL with its output untouched
+ * if the input ends earlier.  Integers are in network byte order.  Nothing is
+ * copied or allocated.
  */
 
 
@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+
+/* reads one octet into |value| */
 
 static inline const uint8_t *
 quic_lb_buf_read_uint8(const uint8_t *pos, const uint8_t *end, uint8_t *value)
@@ -27,6 +29,8 @@ quic_lb_buf_read_uint8(const uint8_t *pos, const uint8_t *end, uint8_t *value)
     return pos + 1;
 }
 
+
+/* reads an integer of four octets into |value| */
 
 static inline const uint8_t *
 quic_lb_buf_read_uint32(const uint8_t *pos, const uint8_t *end,
@@ -43,7 +47,10 @@ quic_lb_buf_read_uint32(const uint8_t *pos, const uint8_t *end,
 }
 
 
-/* RFC 9000, 16: 1, 2, 4 or 8 octets, up to 2^62 - 1 */
+/*
+ * Reads a variable-length integer (RFC 9000, 16), of 1, 2, 4 or 8 octets, into
+ * |value|, which gets at most 2^62 - 1.  Longer forms than needed are accepted.
+ */
 
 static inline const uint8_t *
 quic_lb_buf_read_varint(const uint8_t *pos, const uint8_t *end,
@@ -74,7 +81,10 @@ quic_lb_buf_read_varint(const uint8_t *pos, const uint8_t *end,
 }
 
 
-/* |bytes| is set to the |len| octets at |pos|; |len| may be of any size */
+/*
+ * Sets |bytes| to the |len| octets at |pos|, which stay the caller's; |len| may
+ * be of any size.
+ */
 
 static inline const uint8_t *
 quic_lb_buf_read_bytes(const uint8_t *pos, const uint8_t *end, uint64_t len,

@@ -11,6 +11,7 @@
 
 #include "quic_lb_cid.h"
 #include "quic_lb_error.h"
+#include "quic_lb_packet.h"
 
 #include <openssl/evp.h>
 
@@ -25,9 +26,12 @@
 
 #define QUIC_LB_CID_HALF_MAX   ((QUIC_LB_PLAINTEXT_MAX + 1) / 2)
 
-/* the length that five bits of a CID of QUIC versions 1 and 2 can state */
+/*
+ * The largest self-described length.  Its five bits could state 31, but a CID
+ * of QUIC versions 1 and 2 is no longer; the first octet is not counted.
+ */
 
-#define QUIC_LB_CID_LENGTH_MAX  19
+#define QUIC_LB_CID_LENGTH_MAX  (QUIC_LB_CID_MAX - 1)
 
 
 #define quic_lb_cid_plaintext_len(conf)                                       \
@@ -309,7 +313,7 @@ quic_lb_cid_pass(EVP_CIPHER_CTX *ctx, uint8_t *to, const uint8_t *from,
 
     half = (plaintext_len + 1) / 2;
 
-    /* expand() */
+    /* expand(): length and pass number in the last two octets */
 
     memset(in, 0, sizeof(in));
     memcpy(in, from, half);

@@ -24,22 +24,31 @@
 #define QUIC_LB_CONFIG_MAX         6
 #define QUIC_LB_CONFIG_UNROUTABLE  7    /* "Configuration Failover" */
 
-/* "Configuration Agent Actions": lengths in octets */
+/*
+ * "Configuration Agent Actions": lengths in octets.  The longest server ID is
+ * what the shortest nonce leaves of the sum, and the other way round.
+ */
 
+#define QUIC_LB_PLAINTEXT_MAX      19   /* server ID and nonce together */
 #define QUIC_LB_SERVER_ID_MIN      1
 #define QUIC_LB_SERVER_ID_MAX      15
 #define QUIC_LB_NONCE_MIN          4
 #define QUIC_LB_NONCE_MAX          18
-#define QUIC_LB_PLAINTEXT_MIN      5    /* server ID and nonce together */
-#define QUIC_LB_PLAINTEXT_MAX      19
+
+/* the key, of AES-128, in octets */
 
 #define QUIC_LB_KEY_LEN            16
 
 
+/*
+ * A configuration, set up by quic_lb_cid_init(), released by
+ * quic_lb_cid_cleanup() and not to be written in between.
+ */
+
 typedef struct {
     uint8_t   config_id;            /* 0..QUIC_LB_CONFIG_MAX */
-    uint8_t   server_id_len;        /* octets */
-    uint8_t   nonce_len;            /* octets */
+    uint8_t   server_id_len;        /* octets, in the bounds above */
+    uint8_t   nonce_len;            /* octets, in the bounds above */
     uint8_t   length_self_description;  /* 0 or 1 */
     void     *encrypt;              /* EVP_CIPHER_CTX, NULL for plaintext */
     void     *decrypt;              /* the same, single-pass only */
@@ -47,19 +56,27 @@ typedef struct {
 
 
 /*
- * Octets of a CID that |conf| describes, the first octet included; servers
- * may append more.
+ * Returns the number of octets of a CID that |conf| describes, the first octet
+ * included, from 6 to QUIC_LB_CID_MAX (quic_lb_packet.h); servers may append
+ * more.
  */
 
 #define quic_lb_cid_len(conf)                                                 \
     ((size_t) 1 + (conf)->server_id_len + (conf)->nonce_len)
 
+/*
+ * Returns the codepoint of a CID that begins with |first_octet|, a uint8_t:
+ * from 0 to QUIC_LB_CONFIG_MAX, or QUIC_LB_CONFIG_UNROUTABLE.
+ */
+
 #define quic_lb_cid_config_id(first_octet)  ((first_octet) >> 5)
 
 
 /*
- * Sets up |conf|.  |key| has QUIC_LB_KEY_LEN octets and is copied into the
- * library's cipher context; NULL means plaintext.
+ * Sets up |conf|, whatever it contains, for the codepoint |config_id| and the
+ * lengths |server_id_len| and |nonce_len|.  |key| has QUIC_LB_KEY_LEN octets
+ * and is copied into the library's cipher context; NULL means plaintext.
+ * |length_self_description| is true if the first octet states the length.
  *
  * Returns QUIC_LB_OK, QUIC_LB_ERR_RANGE (config ID or a length) or
  * QUIC_LB_ERR_CRYPTO; on failure |conf| is all zeroes and nothing is left to
@@ -101,7 +118,7 @@ int quic_lb_cid_encode(const quic_lb_cid_conf_t *conf, uint8_t *cid,
  * of octets that may belong to it (short headers).  Octets beyond
  * quic_lb_cid_len(conf) are ignored.  A self-described length must be |len|
  * less 1 if |exact| is set, else anything from quic_lb_cid_len(conf) less 1
- * to |len| less 1, and at most 19.
+ * to |len| less 1, and at most QUIC_LB_CID_MAX less 1.
  *
  * Returns QUIC_LB_OK, or with the outputs untouched
  * QUIC_LB_ERR_SHORT    fewer octets than the configuration needs;

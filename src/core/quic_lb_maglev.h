@@ -16,9 +16,18 @@
 #include <stdint.h>
 
 
-#define QUIC_LB_MAGLEV_SIZE      65537     /* default number of slots */
-#define QUIC_LB_MAGLEV_SIZE_MAX  16777213  /* a prime; 64 MiB of slots */
+/*
+ * Numbers of slots.  The default is the smaller of the primes that the paper
+ * measures (section 5.3); it has the 100 slots for each peer that make shares
+ * right to 1% (section 3.4) for up to 655 peers.  The other is the largest
+ * prime below 2^24, and stands for 64 MiB of slots.
+ */
 
+#define QUIC_LB_MAGLEV_SIZE      65537
+#define QUIC_LB_MAGLEV_SIZE_MAX  16777213
+
+
+/* a peer; what the name points to stays the caller's */
 
 typedef struct {
     const uint8_t  *name;       /* identity, not terminated */
@@ -31,7 +40,13 @@ typedef struct {
     uint32_t        skip;       /* from one slot to the next */
     uint32_t        index;      /* in the caller's order */
     uint32_t        claims;     /* slots so far */
-    uint32_t        queue;      /* heap of peers, by place: not of this peer */
+
+    /*
+     * Of all peers together: |peers[i].queue| is the index of the peer that is
+     * at place i of the heap of next claims.
+     */
+
+    uint32_t        queue;
 } quic_lb_maglev_peer_t;
 
 
@@ -60,7 +75,10 @@ int quic_lb_maglev_build(uint32_t *table, uint32_t size,
 int quic_lb_maglev_is_prime(uint32_t n);
 
 
-/* the index of the peer for |hash|, 64 bits evenly spread */
+/*
+ * Returns the index of the peer for |hash|, 64 bits evenly spread, in |table|
+ * of |size| slots.
+ */
 
 #define quic_lb_maglev_lookup(table, size, hash)                              \
     ((table)[(hash) % (size)])

@@ -44,17 +44,17 @@ typedef struct {
      * Connection IDs are up to QUIC_LB_CID_MAX octets long in versions 1 and
      * 2, up to 255 in all others.  Short headers do not tell the length of
      * their DCID: |dcid_len| is then the number of octets that may belong to
-     * it, from 0 to QUIC_LB_CID_MAX.
+     * it, from 0 to QUIC_LB_CID_MAX.  All lengths are in octets.
      */
 
     const uint8_t         *dcid;
     size_t                 dcid_len;
 
     const uint8_t         *scid;      /* NULL for short headers */
-    size_t                 scid_len;
+    size_t                 scid_len;  /* octets, as above */
 
     const uint8_t         *token;     /* Initial only, else NULL */
-    size_t                 token_len;
+    size_t                 token_len; /* octets, 0 if there is none */
 
     /*
      * The first octet behind the known fields.  For Initial, 0-RTT and

@@ -34,11 +34,11 @@ ngx_module_t  ngx_stream_quic_lb_module = {
     NULL,                                  /* module directives */
     NGX_CORE_MODULE,                       /* module type */
     NULL,                                  /* init master */
-    ngx_stream_quic_passthrough_init_module,   /* init module */
-    ngx_stream_quic_passthrough_init_process,  /* init process */
+    ngx_stream_quic_pt_listen_init_module,   /* init module */
+    ngx_stream_quic_pt_listen_init_process,  /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
-    ngx_stream_quic_passthrough_exit_process,  /* exit process */
+    ngx_stream_quic_pt_listen_exit_process,  /* exit process */
     NULL,                                  /* exit master */
     NGX_MODULE_V1_PADDING
 };
@@ -72,7 +72,7 @@ ngx_stream_quic_lb_init_conf(ngx_cycle_t *cycle, void *conf)
         }
 #endif
 
-        if (ngx_stream_quic_passthrough_listening(&ls[i])) {
+        if (ngx_stream_quic_pt_listening(&ls[i])) {
             ngx_log_error(NGX_LOG_EMERG, cycle->log, 0,
                           "\"quic_passthrough\" with %i worker processes "
                           "needs the \"reuseport\" parameter of \"listen %V\"",

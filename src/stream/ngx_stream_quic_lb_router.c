@@ -4,17 +4,20 @@
  */
 
 
+/*
+ * From a DCID to a server: the configurations of a listen address by codepoint,
+ * which two upstreams may share if their server IDs tell them apart; and the
+ * keys by which Maglev spreads what no configuration decodes.
+ */
+
+
 #include <ngx_config.h>
 #include <ngx_core.h>
 #include <ngx_stream.h>
 
+#include "ngx_stream_quic_lb_router.h"
 #include "ngx_stream_upstream_quic_lb_module.h"
-#include "ngx_stream_upstream_quic_lb_conf.h"
-
-
-/* an IPv6 address and a port */
-
-#define NGX_STREAM_QUIC_LB_ADDRESS_MAX  (16 + 2)
+#include "ngx_stream_upstream_quic_lb_balancer.h"
 
 
 static ngx_uint_t ngx_stream_quic_lb_router_has(
@@ -25,65 +28,15 @@ static ngx_int_t ngx_stream_quic_lb_router_check(ngx_conf_t *cf,
     ngx_stream_quic_lb_conf_t *one, ngx_stream_quic_lb_conf_t *two);
 static ngx_stream_quic_lb_id_t *ngx_stream_quic_lb_router_common_id(
     ngx_stream_quic_lb_conf_t *one, ngx_stream_quic_lb_conf_t *two);
+/* OLD static ngx_int_t ngx_stream_quic_lb_router_decode(
+    ngx_stream_quic_lb_router_t *router, quic_lb_packet_t *pkt,
+    ngx_stream_quic_lb_route_t *route); */
+static void ngx_stream_quic_lb_route_clear(ngx_stream_quic_lb_route_t *route);
 static void ngx_stream_quic_lb_router_set_dcid(
     ngx_stream_quic_lb_route_t *route, quic_lb_packet_t *pkt, size_t max);
 static ngx_int_t ngx_stream_quic_lb_router_map(ngx_array_t *configs,
     ngx_stream_quic_lb_route_t *route);
-static size_t ngx_stream_quic_lb_address(u_char *buf, struct sockaddr *sa,
-    ngx_uint_t with_port);
-
-static ngx_int_t ngx_stream_quic_lb_routed_by_variable(ngx_stream_session_t *s,
-    ngx_stream_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_stream_quic_lb_config_id_variable(ngx_stream_session_t *s,
-    ngx_stream_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_stream_quic_lb_server_id_variable(ngx_stream_session_t *s,
-    ngx_stream_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_stream_quic_lb_dcid_variable(ngx_stream_session_t *s,
-    ngx_stream_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_stream_quic_lb_version_variable(ngx_stream_session_t *s,
-    ngx_stream_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_stream_quic_lb_hex_value(ngx_stream_session_t *s,
-    ngx_stream_variable_value_t *v, u_char *src, size_t len);
-
-
-static ngx_stream_variable_t  ngx_stream_quic_lb_vars[] = {
-
-    { ngx_string("quic_routed_by"), NULL,
-      ngx_stream_quic_lb_routed_by_variable, 0,
-      NGX_STREAM_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("quic_config_id"), NULL,
-      ngx_stream_quic_lb_config_id_variable, 0,
-      NGX_STREAM_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("quic_server_id"), NULL,
-      ngx_stream_quic_lb_server_id_variable, 0,
-      NGX_STREAM_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("quic_dcid"), NULL,
-      ngx_stream_quic_lb_dcid_variable, 0,
-      NGX_STREAM_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("quic_version"), NULL,
-      ngx_stream_quic_lb_version_variable, 0,
-      NGX_STREAM_VAR_NOCACHEABLE, 0 },
-
-      ngx_stream_null_variable
-};
-
-
-/* by ngx_stream_quic_lb_by_e */
-
-static const ngx_str_t  ngx_stream_quic_lb_by_names[] = {
-    ngx_null_string,
-    ngx_string("server_id"),
-    ngx_string("maglev_server_id"),
-    ngx_string("connection"),
-    ngx_string("cid"),
-    ngx_string("address"),
-    ngx_string("maglev"),
-    ngx_string("upstream")
-};
+static u_char *ngx_stream_quic_lb_ip(u_char *p, struct sockaddr *sa);
 
 
 /* balancers must agree on what goes where: never change this */
@@ -95,8 +48,8 @@ ngx_int_t
 ngx_stream_quic_lb_router_add(ngx_conf_t *cf,
     ngx_stream_quic_lb_router_t *router, ngx_stream_upstream_srv_conf_t *uscf)
 {
-    ngx_uint_t                   i;
-    ngx_stream_quic_lb_conf_t  **configs;
+    ngx_uint_t                               i;
+    ngx_stream_upstream_quic_lb_srv_conf_t  *qcf;
 
     if (!ngx_stream_quic_lb_balances(uscf)
         || ngx_stream_quic_lb_router_has(router, uscf))
@@ -104,16 +57,17 @@ ngx_stream_quic_lb_router_add(ngx_conf_t *cf,
         return NGX_OK;
     }
 
-    configs = ngx_stream_upstream_quic_lb_configs(uscf);
+    qcf = ngx_stream_conf_upstream_srv_conf(uscf,
+                                           ngx_stream_upstream_quic_lb_module);
 
     for (i = 0; i <= QUIC_LB_CONFIG_MAX; i++) {
 
-        if (configs[i] == NULL) {
+        if (qcf->configs[i] == NULL) {
             continue;
         }
 
         if (ngx_stream_quic_lb_router_add_conf(cf, &router->configs[i],
-                                               configs[i])
+                                               qcf->configs[i])
             != NGX_OK)
         {
             return NGX_ERROR;
@@ -251,6 +205,34 @@ ngx_stream_quic_lb_router_common_id(ngx_stream_quic_lb_conf_t *one,
 }
 
 
+/*
+ * A random DCID may happen to name a server.  That decides as well as
+ * anything, but not for one that shall get no new connections; while what can
+ * only belong to an established connection goes to its server in any case.
+ */
+
+ngx_int_t
+ngx_stream_quic_lb_router_route(ngx_stream_quic_lb_router_t *router,
+    quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route)
+{
+    if (ngx_stream_quic_lb_router_decode(router, pkt, route) != NGX_OK) {
+        return NGX_DECLINED;
+    }
+
+    if (route->by != NGX_STREAM_QUIC_LB_SERVER_ID
+        || pkt->type == QUIC_LB_PACKET_SHORT
+        || pkt->type == QUIC_LB_PACKET_HANDSHAKE
+        || ngx_stream_quic_lb_server_available(route->server))
+    {
+        return NGX_OK;
+    }
+
+    ngx_stream_quic_lb_route_clear(route);
+
+    return NGX_DECLINED;
+}
+
+
 ngx_int_t
 ngx_stream_quic_lb_router_decode(ngx_stream_quic_lb_router_t *router,
     quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route)
@@ -262,12 +244,9 @@ ngx_stream_quic_lb_router_decode(ngx_stream_quic_lb_router_t *router,
 
     exact = (pkt->type != QUIC_LB_PACKET_SHORT);
 
-    route->by = NGX_STREAM_QUIC_LB_NONE;
-    route->upstream = NULL;
-    route->server = NULL;
+    ngx_stream_quic_lb_route_clear(route);
+
     route->version = pkt->version;
-    route->config_id = 0xff;
-    route->server_id_len = 0;
 
     ngx_stream_quic_lb_router_set_dcid(route, pkt, exact ? QUIC_LB_CID_MAX : 0);
 
@@ -305,10 +284,22 @@ ngx_stream_quic_lb_router_decode(ngx_stream_quic_lb_router_t *router,
         return NGX_OK;
     }
 
-    route->config_id = 0xff;
-    route->server_id_len = 0;
+    ngx_stream_quic_lb_route_clear(route);
 
     return NGX_DECLINED;
+}
+
+
+/* but for what the header tells: version and dcid */
+
+static void
+ngx_stream_quic_lb_route_clear(ngx_stream_quic_lb_route_t *route)
+{
+    route->by = NGX_STREAM_QUIC_LB_NONE;
+    route->upstream = NULL;
+    route->server = NULL;
+    route->config_id = NGX_STREAM_QUIC_LB_NO_CONFIG;
+    route->server_id_len = 0;
 }
 
 
@@ -364,8 +355,8 @@ uint64_t
 ngx_stream_quic_lb_fallback_hash(quic_lb_packet_t *pkt,
     struct sockaddr *client, struct sockaddr *local)
 {
-    size_t  len;
-    u_char  buf[2 * NGX_STREAM_QUIC_LB_ADDRESS_MAX];
+    u_char  *p;
+    u_char   buf[2 * NGX_STREAM_QUIC_LB_ADDRESS_MAX];
 
     if (pkt->type != QUIC_LB_PACKET_SHORT
         && pkt->dcid_len
@@ -374,37 +365,61 @@ ngx_stream_quic_lb_fallback_hash(quic_lb_packet_t *pkt,
         return ngx_stream_quic_lb_hash(pkt->dcid, pkt->dcid_len);
     }
 
-    len = ngx_stream_quic_lb_address(buf, client, 1);
-    len += ngx_stream_quic_lb_address(buf + len, local, 1);
+    p = ngx_stream_quic_lb_address(buf, client);
+    p = ngx_stream_quic_lb_address(p, local);
 
-    return ngx_stream_quic_lb_hash(buf, len);
+    return ngx_stream_quic_lb_hash(buf, p - buf);
 }
 
 
 uint64_t
 ngx_stream_quic_lb_client_hash(struct sockaddr *client)
 {
-    size_t  len;
-    u_char  buf[NGX_STREAM_QUIC_LB_ADDRESS_MAX];
+    u_char  *p;
+    u_char   buf[NGX_STREAM_QUIC_LB_ADDRESS_MAX];
 
-    len = ngx_stream_quic_lb_address(buf, client, 0);
+    p = ngx_stream_quic_lb_ip(buf, client);
 
-    return ngx_stream_quic_lb_hash(buf, len);
+    return ngx_stream_quic_lb_hash(buf, p - buf);
+}
+
+
+uint64_t
+ngx_stream_quic_lb_hash(const void *data, size_t len)
+{
+    return quic_lb_hash(&ngx_stream_quic_lb_hash_key, data, len);
+}
+
+
+u_char *
+ngx_stream_quic_lb_address(u_char *p, struct sockaddr *sa)
+{
+    u_char     *last;
+    in_port_t   port;
+
+    last = ngx_stream_quic_lb_ip(p, sa);
+
+    if (last == p) {
+        return p;
+    }
+
+    port = ngx_inet_get_port(sa);
+
+    *last++ = (u_char) (port >> 8);
+    *last++ = (u_char) (port & 0xff);
+
+    return last;
 }
 
 
 /*
- * Writes the octets of an IP address, and of its port if asked, to |buf|.  An
- * address that a dual-stack socket shows as IPv6 is the IPv4 address that
- * another balancer may see.
+ * An address that a dual-stack socket shows as IPv6 is the IPv4 address that
+ * another balancer, or another socket, may see.
  */
 
-static size_t
-ngx_stream_quic_lb_address(u_char *buf, struct sockaddr *sa,
-    ngx_uint_t with_port)
+static u_char *
+ngx_stream_quic_lb_ip(u_char *p, struct sockaddr *sa)
 {
-    u_char               *p;
-    in_port_t             port;
     struct sockaddr_in   *sin;
 #if (NGX_HAVE_INET6)
     struct sockaddr_in6  *sin6;
@@ -417,200 +432,17 @@ ngx_stream_quic_lb_address(u_char *buf, struct sockaddr *sa,
         sin6 = (struct sockaddr_in6 *) sa;
 
         if (IN6_IS_ADDR_V4MAPPED(&sin6->sin6_addr)) {
-            p = ngx_cpymem(buf, &sin6->sin6_addr.s6_addr[12], 4);
-
-        } else {
-            p = ngx_cpymem(buf, &sin6->sin6_addr, 16);
+            return ngx_cpymem(p, &sin6->sin6_addr.s6_addr[12], 4);
         }
 
-        break;
+        return ngx_cpymem(p, &sin6->sin6_addr, 16);
 #endif
 
     case AF_INET:
         sin = (struct sockaddr_in *) sa;
-        p = ngx_cpymem(buf, &sin->sin_addr, 4);
-        break;
+        return ngx_cpymem(p, &sin->sin_addr, 4);
 
     default:
-        return 0;
+        return p;
     }
-
-    if (with_port) {
-        port = ngx_inet_get_port(sa);
-
-        *p++ = (u_char) (port >> 8);
-        *p++ = (u_char) (port & 0xff);
-    }
-
-    return p - buf;
-}
-
-
-uint64_t
-ngx_stream_quic_lb_hash(const void *data, size_t len)
-{
-    return quic_lb_hash(&ngx_stream_quic_lb_hash_key, data, len);
-}
-
-
-ngx_int_t
-ngx_stream_quic_lb_add_variables(ngx_conf_t *cf)
-{
-    ngx_stream_variable_t  *var, *v;
-
-    for (v = ngx_stream_quic_lb_vars; v->name.len; v++) {
-        var = ngx_stream_add_variable(cf, &v->name, v->flags);
-        if (var == NULL) {
-            return NGX_ERROR;
-        }
-
-        var->get_handler = v->get_handler;
-        var->data = v->data;
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_stream_quic_lb_routed_by_variable(ngx_stream_session_t *s,
-    ngx_stream_variable_value_t *v, uintptr_t data)
-{
-    ngx_stream_quic_lb_route_t  *route;
-
-    route = ngx_stream_get_module_ctx(s, ngx_stream_upstream_quic_lb_module);
-
-    if (route == NULL || route->by == NGX_STREAM_QUIC_LB_NONE) {
-        v->not_found = 1;
-        return NGX_OK;
-    }
-
-    v->valid = 1;
-    v->no_cacheable = 0;
-    v->not_found = 0;
-    v->len = ngx_stream_quic_lb_by_names[route->by].len;
-    v->data = ngx_stream_quic_lb_by_names[route->by].data;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_stream_quic_lb_config_id_variable(ngx_stream_session_t *s,
-    ngx_stream_variable_value_t *v, uintptr_t data)
-{
-    u_char                      *p;
-    ngx_stream_quic_lb_route_t  *route;
-
-    route = ngx_stream_get_module_ctx(s, ngx_stream_upstream_quic_lb_module);
-
-    if (route == NULL || route->config_id > QUIC_LB_CONFIG_MAX) {
-        v->not_found = 1;
-        return NGX_OK;
-    }
-
-    p = ngx_pnalloc(s->connection->pool, 1);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    *p = (u_char) ('0' + route->config_id);
-
-    v->valid = 1;
-    v->no_cacheable = 0;
-    v->not_found = 0;
-    v->len = 1;
-    v->data = p;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_stream_quic_lb_server_id_variable(ngx_stream_session_t *s,
-    ngx_stream_variable_value_t *v, uintptr_t data)
-{
-    ngx_stream_quic_lb_route_t  *route;
-
-    route = ngx_stream_get_module_ctx(s, ngx_stream_upstream_quic_lb_module);
-
-    if (route == NULL) {
-        v->not_found = 1;
-        return NGX_OK;
-    }
-
-    return ngx_stream_quic_lb_hex_value(s, v, route->server_id,
-                                        route->server_id_len);
-}
-
-
-static ngx_int_t
-ngx_stream_quic_lb_dcid_variable(ngx_stream_session_t *s,
-    ngx_stream_variable_value_t *v, uintptr_t data)
-{
-    ngx_stream_quic_lb_route_t  *route;
-
-    route = ngx_stream_get_module_ctx(s, ngx_stream_upstream_quic_lb_module);
-
-    if (route == NULL) {
-        v->not_found = 1;
-        return NGX_OK;
-    }
-
-    return ngx_stream_quic_lb_hex_value(s, v, route->dcid, route->dcid_len);
-}
-
-
-static ngx_int_t
-ngx_stream_quic_lb_version_variable(ngx_stream_session_t *s,
-    ngx_stream_variable_value_t *v, uintptr_t data)
-{
-    u_char                      *p;
-    ngx_stream_quic_lb_route_t  *route;
-
-    route = ngx_stream_get_module_ctx(s, ngx_stream_upstream_quic_lb_module);
-
-    if (route == NULL || route->version == 0) {
-        v->not_found = 1;
-        return NGX_OK;
-    }
-
-    p = ngx_pnalloc(s->connection->pool, sizeof("0x00000001") - 1);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    v->valid = 1;
-    v->no_cacheable = 0;
-    v->not_found = 0;
-    v->len = ngx_sprintf(p, "0x%08xD", route->version) - p;
-    v->data = p;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_stream_quic_lb_hex_value(ngx_stream_session_t *s,
-    ngx_stream_variable_value_t *v, u_char *src, size_t len)
-{
-    u_char  *p;
-
-    if (len == 0) {
-        v->not_found = 1;
-        return NGX_OK;
-    }
-
-    p = ngx_pnalloc(s->connection->pool, 2 * len);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    v->valid = 1;
-    v->no_cacheable = 0;
-    v->not_found = 0;
-    v->len = ngx_hex_dump(p, src, len) - p;
-    v->data = p;
-
-    return NGX_OK;
 }

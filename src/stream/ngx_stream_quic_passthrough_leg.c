@@ -25,54 +25,47 @@
 #include "ngx_stream_quic_passthrough_module.h"
 
 
-static ngx_stream_quic_passthrough_leg_t *
-    ngx_stream_quic_passthrough_leg_find(
-    ngx_stream_quic_passthrough_flow_t *flow, struct sockaddr *sockaddr,
+static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_find(
+    ngx_stream_quic_pt_flow_t *flow, struct sockaddr *sockaddr,
     socklen_t socklen);
-static ngx_stream_quic_passthrough_leg_t *
-    ngx_stream_quic_passthrough_leg_create(
-    ngx_stream_quic_passthrough_flow_t *flow);
-static ngx_int_t ngx_stream_quic_passthrough_leg_init_peer(
-    ngx_stream_quic_passthrough_leg_t *leg, ngx_stream_quic_lb_route_t *route);
-static ngx_stream_quic_passthrough_leg_t *
-    ngx_stream_quic_passthrough_leg_connect(
-    ngx_stream_quic_passthrough_leg_t *leg, ngx_stream_quic_lb_route_t *route);
-static ngx_int_t ngx_stream_quic_passthrough_leg_start(
-    ngx_stream_quic_passthrough_leg_t *leg);
-static void ngx_stream_quic_passthrough_leg_take_over(
-    ngx_stream_quic_passthrough_leg_t *leg,
-    ngx_stream_quic_passthrough_leg_t *old);
-static ngx_int_t ngx_stream_quic_passthrough_leg_state(
-    ngx_stream_quic_passthrough_leg_t *leg);
-static ngx_int_t ngx_stream_quic_passthrough_leg_backend(
-    ngx_stream_quic_passthrough_leg_t *leg);
-static void ngx_stream_quic_passthrough_leg_room(
-    ngx_stream_quic_passthrough_flow_t *flow);
-static void ngx_stream_quic_passthrough_leg_flush(
-    ngx_stream_quic_passthrough_leg_t *leg);
-static void ngx_stream_quic_passthrough_leg_read(ngx_event_t *rev);
-static void ngx_stream_quic_passthrough_leg_write(ngx_event_t *wev);
-static void ngx_stream_quic_passthrough_leg_replies(
-    ngx_stream_quic_passthrough_leg_t *leg, ngx_int_t n);
-static void ngx_stream_quic_passthrough_leg_failed(
-    ngx_stream_quic_passthrough_leg_t *leg, ngx_err_t err);
-static void ngx_stream_quic_passthrough_leg_free_peer(
-    ngx_stream_quic_passthrough_leg_t *leg, ngx_uint_t state);
-static void ngx_stream_quic_passthrough_leg_destroy(
-    ngx_stream_quic_passthrough_leg_t *leg);
+static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_create(
+    ngx_stream_quic_pt_flow_t *flow);
+static ngx_int_t ngx_stream_quic_pt_leg_init_peer(
+    ngx_stream_quic_pt_leg_t *leg, ngx_stream_quic_lb_route_t *route);
+static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_connect(
+    ngx_stream_quic_pt_leg_t *leg, ngx_stream_quic_lb_route_t *route);
+static void ngx_stream_quic_pt_leg_no_live(ngx_stream_quic_pt_leg_t *leg);
+static ngx_int_t ngx_stream_quic_pt_leg_start(ngx_stream_quic_pt_leg_t *leg);
+static void ngx_stream_quic_pt_leg_take_over(ngx_stream_quic_pt_leg_t *leg,
+    ngx_stream_quic_pt_leg_t *old);
+static ngx_int_t ngx_stream_quic_pt_leg_state(ngx_stream_quic_pt_leg_t *leg);
+static ngx_int_t ngx_stream_quic_pt_leg_backend(ngx_stream_quic_pt_leg_t *leg);
+static void ngx_stream_quic_pt_leg_room(ngx_stream_quic_pt_flow_t *flow);
+static void ngx_stream_quic_pt_leg_flush(ngx_stream_quic_pt_leg_t *leg);
+static void ngx_stream_quic_pt_leg_read(ngx_event_t *rev);
+static void ngx_stream_quic_pt_leg_write(ngx_event_t *wev);
+static void ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg,
+    ngx_int_t n);
+static ngx_uint_t ngx_stream_quic_pt_leg_family(ngx_sockaddr_t *sa);
+static ngx_uint_t ngx_stream_quic_pt_leg_unreachable(ngx_err_t err);
+static ngx_uint_t ngx_stream_quic_pt_leg_silent(ngx_stream_quic_pt_leg_t *leg);
+static void ngx_stream_quic_pt_leg_failed(ngx_stream_quic_pt_leg_t *leg,
+    ngx_err_t err);
+static void ngx_stream_quic_pt_leg_free_peer(ngx_stream_quic_pt_leg_t *leg,
+    ngx_uint_t state);
+static void ngx_stream_quic_pt_leg_destroy(ngx_stream_quic_pt_leg_t *leg);
 
 
-ngx_stream_quic_passthrough_leg_t *
-ngx_stream_quic_passthrough_leg_get(ngx_stream_quic_passthrough_flow_t *flow,
+ngx_stream_quic_pt_leg_t *
+ngx_stream_quic_pt_leg_get(ngx_stream_quic_pt_flow_t *flow,
     ngx_stream_quic_lb_route_t *route)
 {
-    ngx_stream_quic_passthrough_leg_t     *leg;
-    ngx_stream_quic_passthrough_worker_t  *worker;
+    ngx_stream_quic_pt_leg_t     *leg;
+    ngx_stream_quic_pt_worker_t  *worker;
 
     if (route->server) {
-        leg = ngx_stream_quic_passthrough_leg_find(flow,
-                                                   route->server->sockaddr,
-                                                   route->server->socklen);
+        leg = ngx_stream_quic_pt_leg_find(flow, route->server->sockaddr,
+                                          route->server->socklen);
         if (leg) {
             return leg;
         }
@@ -81,35 +74,42 @@ ngx_stream_quic_passthrough_leg_get(ngx_stream_quic_passthrough_flow_t *flow,
     worker = flow->listener->worker;
 
     if (ngx_cycle->free_connection_n <= worker->reserve) {
+        ngx_stream_quic_pt_flow_no_room(worker);
+        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_OVERLOAD, 1);
         return NULL;
     }
 
-    leg = ngx_stream_quic_passthrough_leg_create(flow);
+    leg = ngx_stream_quic_pt_leg_create(flow);
+
+    if (leg && ngx_stream_quic_pt_leg_init_peer(leg, route) != NGX_OK) {
+        ngx_stream_quic_pt_leg_destroy(leg);
+        leg = NULL;
+    }
+
+    if (leg) {
+        leg = ngx_stream_quic_pt_leg_connect(leg, route);
+    }
+
     if (leg == NULL) {
-        return NULL;
+        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_NO_BACKEND, 1);
     }
 
-    if (ngx_stream_quic_passthrough_leg_init_peer(leg, route) != NGX_OK) {
-        ngx_stream_quic_passthrough_leg_destroy(leg);
-        return NULL;
-    }
-
-    return ngx_stream_quic_passthrough_leg_connect(leg, route);
+    return leg;
 }
 
 
-static ngx_stream_quic_passthrough_leg_t *
-ngx_stream_quic_passthrough_leg_find(ngx_stream_quic_passthrough_flow_t *flow,
+static ngx_stream_quic_pt_leg_t *
+ngx_stream_quic_pt_leg_find(ngx_stream_quic_pt_flow_t *flow,
     struct sockaddr *sockaddr, socklen_t socklen)
 {
-    ngx_queue_t                        *q;
-    ngx_stream_quic_passthrough_leg_t  *leg;
+    ngx_queue_t               *q;
+    ngx_stream_quic_pt_leg_t  *leg;
 
     for (q = ngx_queue_head(&flow->legs);
          q != ngx_queue_sentinel(&flow->legs);
          q = ngx_queue_next(q))
     {
-        leg = ngx_queue_data(q, ngx_stream_quic_passthrough_leg_t, queue);
+        leg = ngx_queue_data(q, ngx_stream_quic_pt_leg_t, queue);
 
         if (ngx_cmp_sockaddr(&leg->backend->sockaddr.sockaddr,
                              leg->backend->socklen, sockaddr, socklen, 1)
@@ -123,24 +123,24 @@ ngx_stream_quic_passthrough_leg_find(ngx_stream_quic_passthrough_flow_t *flow,
 }
 
 
-static ngx_stream_quic_passthrough_leg_t *
-ngx_stream_quic_passthrough_leg_create(
-    ngx_stream_quic_passthrough_flow_t *flow)
+static ngx_stream_quic_pt_leg_t *
+ngx_stream_quic_pt_leg_create(ngx_stream_quic_pt_flow_t *flow)
 {
-    ngx_log_t                          *log;
-    ngx_pool_t                         *pool;
-    ngx_stream_upstream_t              *u;
-    ngx_stream_quic_passthrough_leg_t  *leg;
+    ngx_log_t                 *log;
+    ngx_pool_t                *pool;
+    ngx_stream_upstream_t     *u;
+    ngx_stream_quic_pt_leg_t  *leg;
 
     log = flow->session->connection->log;
 
-    pool = ngx_create_pool(sizeof(ngx_stream_quic_passthrough_leg_t) + 512,
-                           log);
+    /* and what a balancer needs for a peer of a small upstream */
+
+    pool = ngx_create_pool(sizeof(ngx_stream_quic_pt_leg_t) + 512, log);
     if (pool == NULL) {
         return NULL;
     }
 
-    leg = ngx_pcalloc(pool, sizeof(ngx_stream_quic_passthrough_leg_t));
+    leg = ngx_pcalloc(pool, sizeof(ngx_stream_quic_pt_leg_t));
     if (leg == NULL) {
         ngx_destroy_pool(pool);
         return NULL;
@@ -158,13 +158,10 @@ ngx_stream_quic_passthrough_leg_create(
     u = &leg->upstream;
 
     u->upstream = flow->upstream;
-    u->start_sec = ngx_time();
-    u->start_time = ngx_current_msec;
 
     u->peer.type = SOCK_DGRAM;
     u->peer.log = log;
     u->peer.log_error = NGX_ERROR_ERR;
-    u->peer.start_time = ngx_current_msec;
 
     return leg;
 }
@@ -176,14 +173,14 @@ ngx_stream_quic_passthrough_leg_create(
  */
 
 static ngx_int_t
-ngx_stream_quic_passthrough_leg_init_peer(
-    ngx_stream_quic_passthrough_leg_t *leg, ngx_stream_quic_lb_route_t *route)
+ngx_stream_quic_pt_leg_init_peer(ngx_stream_quic_pt_leg_t *leg,
+    ngx_stream_quic_lb_route_t *route)
 {
-    ngx_int_t                            rc;
-    ngx_pool_t                          *pool;
-    ngx_stream_session_t                *s;
-    ngx_stream_upstream_srv_conf_t      *uscf;
-    ngx_stream_quic_passthrough_flow_t  *flow;
+    ngx_int_t                        rc;
+    ngx_pool_t                      *pool;
+    ngx_stream_session_t            *s;
+    ngx_stream_upstream_srv_conf_t  *uscf;
+    ngx_stream_quic_pt_flow_t       *flow;
 
     flow = leg->flow;
     s = flow->session;
@@ -223,19 +220,17 @@ ngx_stream_quic_passthrough_leg_init_peer(
  * leg that the flow already has to the same backend, or NULL.
  */
 
-static ngx_stream_quic_passthrough_leg_t *
-ngx_stream_quic_passthrough_leg_connect(ngx_stream_quic_passthrough_leg_t *leg,
+static ngx_stream_quic_pt_leg_t *
+ngx_stream_quic_pt_leg_connect(ngx_stream_quic_pt_leg_t *leg,
     ngx_stream_quic_lb_route_t *route)
 {
-    ngx_int_t                              rc;
-    ngx_peer_connection_t                 *pc;
-    ngx_event_get_peer_pt                  get;
-    ngx_stream_quic_passthrough_leg_t     *old;
-    ngx_stream_quic_passthrough_flow_t    *flow;
-    ngx_stream_quic_passthrough_worker_t  *worker;
+    ngx_int_t                   rc;
+    ngx_event_get_peer_pt       get;
+    ngx_peer_connection_t      *pc;
+    ngx_stream_quic_pt_leg_t   *old;
+    ngx_stream_quic_pt_flow_t  *flow;
 
     flow = leg->flow;
-    worker = flow->listener->worker;
     pc = &leg->upstream.peer;
     get = pc->get;
 
@@ -246,17 +241,16 @@ ngx_stream_quic_passthrough_leg_connect(ngx_stream_quic_passthrough_leg_t *leg,
             break;
         }
 
-        old = ngx_stream_quic_passthrough_leg_find(flow, pc->sockaddr,
-                                                   pc->socklen);
+        old = ngx_stream_quic_pt_leg_find(flow, pc->sockaddr, pc->socklen);
 
         if (old && old->failed) {
-            ngx_stream_quic_passthrough_leg_take_over(leg, old);
+            ngx_stream_quic_pt_leg_take_over(leg, old);
             return leg;
         }
 
         if (old) {
-            ngx_stream_quic_passthrough_leg_free_peer(leg, 0);
-            ngx_stream_quic_passthrough_leg_destroy(leg);
+            ngx_stream_quic_pt_leg_free_peer(leg, 0);
+            ngx_stream_quic_pt_leg_destroy(leg);
             return old;
         }
 
@@ -267,44 +261,63 @@ ngx_stream_quic_passthrough_leg_connect(ngx_stream_quic_passthrough_leg_t *leg,
         rc = ngx_event_connect_peer(pc);
 
         if (rc == NGX_OK || rc == NGX_AGAIN) {
-            rc = ngx_stream_quic_passthrough_leg_start(leg);
+            rc = ngx_stream_quic_pt_leg_start(leg);
 
             if (rc == NGX_OK) {
                 return leg;
             }
         }
 
-        ngx_stream_quic_passthrough_leg_free_peer(leg, rc == NGX_DECLINED
-                                                       ? NGX_PEER_FAILED : 0);
+        ngx_stream_quic_pt_leg_free_peer(leg, (rc == NGX_DECLINED)
+                                              ? NGX_PEER_FAILED : 0);
+
+        /* what names a server is of no use to another */
 
         if (rc == NGX_ERROR || route->server || pc->tries == 0) {
             break;
         }
     }
 
-    if (worker->no_live != ngx_time()) {
-        worker->no_live = ngx_time();
-
-        ngx_log_error(NGX_LOG_ERR, flow->session->connection->log, 0,
-                      "no live upstreams while connecting to upstream, "
-                      "upstream: \"%V\"",
-                      leg->upstream.upstream ? &leg->upstream.upstream->host
-                                             : &flow->resolved->host);
+    if (rc != NGX_ERROR) {
+        ngx_stream_quic_pt_leg_no_live(leg);
     }
 
-    ngx_stream_quic_passthrough_leg_destroy(leg);
+    ngx_stream_quic_pt_leg_destroy(leg);
 
     return NULL;
 }
 
 
-static ngx_int_t
-ngx_stream_quic_passthrough_leg_start(ngx_stream_quic_passthrough_leg_t *leg)
+static void
+ngx_stream_quic_pt_leg_no_live(ngx_stream_quic_pt_leg_t *leg)
 {
-    ngx_connection_t                    *c;
-    ngx_stream_session_t                *s;
-    ngx_peer_connection_t               *pc;
-    ngx_stream_quic_passthrough_flow_t  *flow;
+    ngx_stream_quic_pt_flow_t    *flow;
+    ngx_stream_quic_pt_worker_t  *worker;
+
+    flow = leg->flow;
+    worker = flow->listener->worker;
+
+    if (worker->no_live == ngx_time()) {
+        return;
+    }
+
+    worker->no_live = ngx_time();
+
+    ngx_log_error(NGX_LOG_ERR, flow->session->connection->log, 0,
+                  "no live upstreams while connecting to upstream, "
+                  "upstream: \"%V\"",
+                  leg->upstream.upstream ? &leg->upstream.upstream->host
+                                         : &flow->resolved->host);
+}
+
+
+static ngx_int_t
+ngx_stream_quic_pt_leg_start(ngx_stream_quic_pt_leg_t *leg)
+{
+    ngx_connection_t           *c;
+    ngx_stream_session_t       *s;
+    ngx_peer_connection_t      *pc;
+    ngx_stream_quic_pt_flow_t  *flow;
 
     flow = leg->flow;
     s = flow->session;
@@ -316,8 +329,8 @@ ngx_stream_quic_passthrough_leg_start(ngx_stream_quic_passthrough_leg_t *leg)
     c->pool = leg->pool;
     c->read->log = c->log;
     c->write->log = c->log;
-    c->read->handler = ngx_stream_quic_passthrough_leg_read;
-    c->write->handler = ngx_stream_quic_passthrough_leg_write;
+    c->read->handler = ngx_stream_quic_pt_leg_read;
+    c->write->handler = ngx_stream_quic_pt_leg_write;
 
     /* nobody waits to write, so there is no need to be told each time */
 
@@ -325,8 +338,7 @@ ngx_stream_quic_passthrough_leg_start(ngx_stream_quic_passthrough_leg_t *leg)
         (void) ngx_del_event(c->write, NGX_WRITE_EVENT, NGX_CLEAR_EVENT);
     }
 
-    ngx_stream_quic_passthrough_socket_options(c->fd, pc->sockaddr->sa_family,
-                                               1, c->log);
+    ngx_stream_quic_pt_udp_options(c->fd, pc->sockaddr->sa_family, 1, c->log);
 
     leg->tx.fd = c->fd;
     leg->tx.family = pc->sockaddr->sa_family;
@@ -334,13 +346,13 @@ ngx_stream_quic_passthrough_leg_start(ngx_stream_quic_passthrough_leg_t *leg)
     leg->tx.counter = NGX_STREAM_QUIC_PT_SENT;
     leg->tx.log = c->log;
 
-    if (ngx_stream_quic_passthrough_leg_backend(leg) != NGX_OK
-        || ngx_stream_quic_passthrough_leg_state(leg) != NGX_OK)
+    if (ngx_stream_quic_pt_leg_backend(leg) != NGX_OK
+        || ngx_stream_quic_pt_leg_state(leg) != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    ngx_stream_quic_passthrough_leg_room(flow);
+    ngx_stream_quic_pt_leg_room(flow);
 
     ngx_queue_insert_head(&flow->legs, &leg->queue);
     flow->nlegs++;
@@ -355,17 +367,16 @@ ngx_stream_quic_passthrough_leg_start(ngx_stream_quic_passthrough_leg_t *leg)
  */
 
 static void
-ngx_stream_quic_passthrough_leg_take_over(
-    ngx_stream_quic_passthrough_leg_t *leg,
-    ngx_stream_quic_passthrough_leg_t *old)
+ngx_stream_quic_pt_leg_take_over(ngx_stream_quic_pt_leg_t *leg,
+    ngx_stream_quic_pt_leg_t *old)
 {
-    ngx_connection_t                    *c;
-    ngx_stream_quic_passthrough_flow_t  *flow;
+    ngx_connection_t           *c;
+    ngx_stream_quic_pt_flow_t  *flow;
 
     flow = leg->flow;
 
     if (old->is_pending) {
-        ngx_stream_quic_passthrough_leg_flush(old);
+        ngx_stream_quic_pt_leg_flush(old);
     }
 
     c = old->upstream.peer.connection;
@@ -378,24 +389,25 @@ ngx_stream_quic_passthrough_leg_take_over(
     leg->plain = old->plain;
     leg->backend = old->backend;
     leg->state = old->state;
+    leg->started = old->started;
     leg->received = old->received;
 
     ngx_queue_remove(&old->queue);
     ngx_queue_insert_head(&flow->legs, &leg->queue);
 
-    ngx_stream_quic_passthrough_forget(old);
+    ngx_stream_quic_pt_route_forget(old);
 
     old->upstream.peer.connection = NULL;
     old->backend = NULL;
 
-    ngx_stream_quic_passthrough_leg_destroy(old);
+    ngx_stream_quic_pt_leg_destroy(old);
 }
 
 
 /* the leg's entry in $upstream_addr and the like */
 
 static ngx_int_t
-ngx_stream_quic_passthrough_leg_state(ngx_stream_quic_passthrough_leg_t *leg)
+ngx_stream_quic_pt_leg_state(ngx_stream_quic_pt_leg_t *leg)
 {
     ngx_str_t                    *name;
     ngx_pool_t                   *pool;
@@ -453,24 +465,26 @@ ngx_stream_quic_passthrough_leg_state(ngx_stream_quic_passthrough_leg_t *leg)
 
 
 static ngx_int_t
-ngx_stream_quic_passthrough_leg_backend(ngx_stream_quic_passthrough_leg_t *leg)
+ngx_stream_quic_pt_leg_backend(ngx_stream_quic_pt_leg_t *leg)
 {
-    uint64_t                                hash;
-    quic_lb_table_node_t                   *node;
-    ngx_peer_connection_t                  *pc;
-    ngx_stream_quic_passthrough_worker_t   *worker;
-    ngx_stream_quic_passthrough_backend_t  *backend;
+    u_char                        *p, key[NGX_STREAM_QUIC_LB_ADDRESS_MAX];
+    uint64_t                       hash;
+    quic_lb_table_node_t          *node;
+    ngx_peer_connection_t         *pc;
+    ngx_stream_quic_pt_worker_t   *worker;
+    ngx_stream_quic_pt_backend_t  *backend;
 
     worker = leg->flow->listener->worker;
     pc = &leg->upstream.peer;
 
-    hash = quic_lb_hash(&worker->key, pc->sockaddr, pc->socklen);
+    p = ngx_stream_quic_lb_address(key, pc->sockaddr);
+    hash = quic_lb_hash(&worker->key, key, p - key);
 
     for (node = quic_lb_table_first(&worker->backends, hash);
          node;
          node = quic_lb_table_next(node))
     {
-        backend = (ngx_stream_quic_passthrough_backend_t *) node;
+        backend = (ngx_stream_quic_pt_backend_t *) node;
 
         if (ngx_cmp_sockaddr(&backend->sockaddr.sockaddr, backend->socklen,
                              pc->sockaddr, pc->socklen, 1)
@@ -480,7 +494,7 @@ ngx_stream_quic_passthrough_leg_backend(ngx_stream_quic_passthrough_leg_t *leg)
         }
     }
 
-    backend = ngx_calloc(sizeof(ngx_stream_quic_passthrough_backend_t),
+    backend = ngx_calloc(sizeof(ngx_stream_quic_pt_backend_t),
                          worker->log);
     if (backend == NULL) {
         return NGX_ERROR;
@@ -509,45 +523,45 @@ found:
 /* a flow of very many connections: the leg that is idle the longest goes */
 
 static void
-ngx_stream_quic_passthrough_leg_room(ngx_stream_quic_passthrough_flow_t *flow)
+ngx_stream_quic_pt_leg_room(ngx_stream_quic_pt_flow_t *flow)
 {
-    ngx_queue_t                        *q;
-    ngx_stream_quic_passthrough_leg_t  *leg, *oldest;
+    ngx_queue_t               *q;
+    ngx_stream_quic_pt_leg_t  *leg, *oldest;
 
     if (flow->nlegs < NGX_STREAM_QUIC_PT_LEGS) {
         return;
     }
 
     q = ngx_queue_head(&flow->legs);
-    oldest = ngx_queue_data(q, ngx_stream_quic_passthrough_leg_t, queue);
+    oldest = ngx_queue_data(q, ngx_stream_quic_pt_leg_t, queue);
 
     for (q = ngx_queue_next(q);
          q != ngx_queue_sentinel(&flow->legs);
          q = ngx_queue_next(q))
     {
-        leg = ngx_queue_data(q, ngx_stream_quic_passthrough_leg_t, queue);
+        leg = ngx_queue_data(q, ngx_stream_quic_pt_leg_t, queue);
 
         if ((ngx_msec_int_t) (leg->active - oldest->active) <= 0) {
             oldest = leg;
         }
     }
 
-    ngx_stream_quic_passthrough_leg_close(oldest);
+    ngx_stream_quic_pt_leg_close(oldest);
 }
 
 
 /* |data| is in the worker's batch, or otherwise stays until the flush */
 
 void
-ngx_stream_quic_passthrough_leg_send(ngx_stream_quic_passthrough_leg_t *leg,
-    u_char *data, size_t len, ngx_uint_t ecn)
+ngx_stream_quic_pt_leg_send(ngx_stream_quic_pt_leg_t *leg, u_char *data,
+    size_t len, ngx_uint_t ecn)
 {
-    ngx_stream_quic_passthrough_worker_t  *worker;
+    ngx_stream_quic_pt_worker_t  *worker;
 
     worker = leg->flow->listener->worker;
 
-    if (ngx_stream_quic_passthrough_batch_full(worker->batch)) {
-        ngx_stream_quic_passthrough_legs_flush(worker);
+    if (ngx_stream_quic_pt_batch_full(worker->batch)) {
+        ngx_stream_quic_pt_leg_flush_all(worker);
     }
 
     if (!leg->is_pending) {
@@ -558,55 +572,52 @@ ngx_stream_quic_passthrough_leg_send(ngx_stream_quic_passthrough_leg_t *leg,
 
     leg->upstream.peer.connection->sent += len;
 
-    ngx_stream_quic_passthrough_append(worker, &leg->tx, data, len, ecn);
+    ngx_stream_quic_pt_udp_append(worker, &leg->tx, data, len, ecn);
 }
 
 
 void
-ngx_stream_quic_passthrough_legs_flush(
-    ngx_stream_quic_passthrough_worker_t *worker)
+ngx_stream_quic_pt_leg_flush_all(ngx_stream_quic_pt_worker_t *worker)
 {
-    ngx_queue_t                        *q;
-    ngx_stream_quic_passthrough_leg_t  *leg;
+    ngx_queue_t               *q;
+    ngx_stream_quic_pt_leg_t  *leg;
 
     while (!ngx_queue_empty(&worker->pending)) {
         q = ngx_queue_head(&worker->pending);
-        leg = ngx_queue_data(q, ngx_stream_quic_passthrough_leg_t, pending);
+        leg = ngx_queue_data(q, ngx_stream_quic_pt_leg_t, pending);
 
-        ngx_stream_quic_passthrough_leg_flush(leg);
+        ngx_stream_quic_pt_leg_flush(leg);
     }
 
     /* nothing refers to the batch any more */
 
-    worker->batch->npieces = 0;
-    worker->batch->nruns = 0;
+    ngx_stream_quic_pt_batch_reset(worker->batch);
 }
 
 
 static void
-ngx_stream_quic_passthrough_leg_flush(ngx_stream_quic_passthrough_leg_t *leg)
+ngx_stream_quic_pt_leg_flush(ngx_stream_quic_pt_leg_t *leg)
 {
     ngx_err_t  err;
 
     ngx_queue_remove(&leg->pending);
     leg->is_pending = 0;
 
-    err = ngx_stream_quic_passthrough_flush(leg->flow->listener->worker,
-                                            &leg->tx);
+    err = ngx_stream_quic_pt_udp_flush(leg->flow->listener->worker, &leg->tx);
     if (err) {
-        ngx_stream_quic_passthrough_leg_failed(leg, err);
+        ngx_stream_quic_pt_leg_failed(leg, err);
     }
 }
 
 
 static void
-ngx_stream_quic_passthrough_leg_read(ngx_event_t *rev)
+ngx_stream_quic_pt_leg_read(ngx_event_t *rev)
 {
-    ngx_int_t                              n;
-    ngx_uint_t                             turn;
-    ngx_connection_t                      *c;
-    ngx_stream_quic_passthrough_leg_t     *leg;
-    ngx_stream_quic_passthrough_worker_t  *worker;
+    ngx_int_t                     n;
+    ngx_uint_t                    turn;
+    ngx_connection_t             *c;
+    ngx_stream_quic_pt_leg_t     *leg;
+    ngx_stream_quic_pt_worker_t  *worker;
 
     c = rev->data;
     leg = c->data;
@@ -616,13 +627,13 @@ ngx_stream_quic_passthrough_leg_read(ngx_event_t *rev)
 
         /* worker_shutdown_timeout */
 
-        ngx_stream_quic_passthrough_flow_close(leg->flow, NGX_STREAM_OK);
+        ngx_stream_quic_pt_flow_close(leg->flow, NGX_STREAM_OK);
         return;
     }
 
     for (turn = 0; turn < NGX_STREAM_QUIC_PT_TURN; turn++) {
 
-        n = ngx_stream_quic_passthrough_recv(worker, c->fd, NULL);
+        n = ngx_stream_quic_pt_udp_recv(worker, c->fd, NULL);
 
         if (n == 0) {
             rev->ready = 0;
@@ -630,11 +641,11 @@ ngx_stream_quic_passthrough_leg_read(ngx_event_t *rev)
         }
 
         if (n == NGX_ERROR) {
-            ngx_stream_quic_passthrough_leg_failed(leg, ngx_socket_errno);
+            ngx_stream_quic_pt_leg_failed(leg, ngx_socket_errno);
             continue;
         }
 
-        ngx_stream_quic_passthrough_leg_replies(leg, n);
+        ngx_stream_quic_pt_leg_replies(leg, n);
     }
 
     /* the event is edge-triggered and will not come again for the rest */
@@ -644,37 +655,36 @@ ngx_stream_quic_passthrough_leg_read(ngx_event_t *rev)
 
 
 static void
-ngx_stream_quic_passthrough_leg_write(ngx_event_t *wev)
+ngx_stream_quic_pt_leg_write(ngx_event_t *wev)
 {
     /* a datagram that finds no room in the socket is dropped */
 }
 
 
 static void
-ngx_stream_quic_passthrough_leg_replies(ngx_stream_quic_passthrough_leg_t *leg,
-    ngx_int_t n)
+ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg, ngx_int_t n)
 {
-    u_char                                  *p, *last;
-    size_t                                   len;
-    ngx_int_t                                i;
-    ngx_connection_t                        *c;
-    ngx_stream_quic_passthrough_tx_t         tx;
-    ngx_stream_quic_passthrough_flow_t      *flow;
-    ngx_stream_quic_passthrough_worker_t    *worker;
-    ngx_stream_quic_passthrough_message_t   *m;
-    ngx_stream_quic_passthrough_listener_t  *listener;
+    u_char                         *p, *last;
+    size_t                          len;
+    ngx_int_t                       i;
+    ngx_connection_t               *c;
+    ngx_stream_quic_pt_tx_t         tx;
+    ngx_stream_quic_pt_flow_t      *flow;
+    ngx_stream_quic_pt_worker_t    *worker;
+    ngx_stream_quic_pt_message_t   *m;
+    ngx_stream_quic_pt_listener_t  *listener;
 
     flow = leg->flow;
     listener = flow->listener;
     worker = listener->worker;
     c = flow->session->connection;
 
-    ngx_memzero(&tx, sizeof(ngx_stream_quic_passthrough_tx_t));
+    ngx_memzero(&tx, sizeof(ngx_stream_quic_pt_tx_t));
 
     tx.fd = listener->connection->fd;
     tx.sockaddr = &flow->client.sockaddr;
     tx.socklen = flow->socklen;
-    tx.family = flow->client.sockaddr.sa_family;
+    tx.family = ngx_stream_quic_pt_leg_family(&flow->client);
     tx.plain = &listener->plain;
     tx.counter = NGX_STREAM_QUIC_PT_REPLIES;
     tx.log = c->log;
@@ -695,14 +705,13 @@ ngx_stream_quic_passthrough_leg_replies(ngx_stream_quic_passthrough_leg_t *leg,
         while (p < last) {
             len = ngx_min(m->segment, (size_t) (last - p));
 
-            if (ngx_stream_quic_passthrough_batch_full(worker->batch)) {
-                (void) ngx_stream_quic_passthrough_flush(worker, &tx);
-                worker->batch->npieces = 0;
-                worker->batch->nruns = 0;
+            if (ngx_stream_quic_pt_batch_full(worker->batch)) {
+                (void) ngx_stream_quic_pt_udp_flush(worker, &tx);
+                ngx_stream_quic_pt_batch_reset(worker->batch);
             }
 
-            ngx_stream_quic_passthrough_learn_server(leg, p, len);
-            ngx_stream_quic_passthrough_append(worker, &tx, p, len, m->ecn);
+            ngx_stream_quic_pt_route_learn_server(leg, p, len);
+            ngx_stream_quic_pt_udp_append(worker, &tx, p, len, m->ecn);
 
             p += len;
         }
@@ -715,18 +724,35 @@ ngx_stream_quic_passthrough_leg_replies(ngx_stream_quic_passthrough_leg_t *leg,
 
     flow->answered = 1;
 
-    (void) ngx_stream_quic_passthrough_flush(worker, &tx);
+    (void) ngx_stream_quic_pt_udp_flush(worker, &tx);
+    ngx_stream_quic_pt_batch_reset(worker->batch);
+}
+
+
+/* an IPv4 client of an IPv6 socket gets IPv4 headers, and options */
+
+static ngx_uint_t
+ngx_stream_quic_pt_leg_family(ngx_sockaddr_t *sa)
+{
+#if (NGX_HAVE_INET6)
+    if (sa->sockaddr.sa_family == AF_INET6
+        && IN6_IS_ADDR_V4MAPPED(&sa->sockaddr_in6.sin6_addr))
+    {
+        return AF_INET;
+    }
+#endif
+
+    return sa->sockaddr.sa_family;
 }
 
 
 static void
-ngx_stream_quic_passthrough_leg_failed(ngx_stream_quic_passthrough_leg_t *leg,
-    ngx_err_t err)
+ngx_stream_quic_pt_leg_failed(ngx_stream_quic_pt_leg_t *leg, ngx_err_t err)
 {
     size_t  len;
     u_char  text[NGX_SOCKADDR_STRLEN];
 
-    if (err == EMSGSIZE || err == EPERM || leg->failed) {
+    if (leg->failed || !ngx_stream_quic_pt_leg_unreachable(err)) {
         return;
     }
 
@@ -746,13 +772,26 @@ ngx_stream_quic_passthrough_leg_failed(ngx_stream_quic_passthrough_leg_t *leg,
                       len, text);
     }
 
-    ngx_stream_quic_passthrough_leg_free_peer(leg, NGX_PEER_FAILED);
+    ngx_stream_quic_pt_leg_free_peer(leg, NGX_PEER_FAILED);
+}
+
+
+/* what ICMP becomes; all else is this machine's own affair */
+
+static ngx_uint_t
+ngx_stream_quic_pt_leg_unreachable(ngx_err_t err)
+{
+    return err == NGX_ECONNREFUSED
+           || err == NGX_EHOSTUNREACH
+           || err == NGX_ENETUNREACH
+           || err == NGX_EHOSTDOWN
+           || err == NGX_ENETDOWN;
 }
 
 
 static void
-ngx_stream_quic_passthrough_leg_free_peer(
-    ngx_stream_quic_passthrough_leg_t *leg, ngx_uint_t state)
+ngx_stream_quic_pt_leg_free_peer(ngx_stream_quic_pt_leg_t *leg,
+    ngx_uint_t state)
 {
     ngx_peer_connection_t  *pc;
 
@@ -766,17 +805,17 @@ ngx_stream_quic_passthrough_leg_free_peer(
 
 
 void
-ngx_stream_quic_passthrough_leg_close(ngx_stream_quic_passthrough_leg_t *leg)
+ngx_stream_quic_pt_leg_close(ngx_stream_quic_pt_leg_t *leg)
 {
-    ngx_stream_session_t                *s;
-    ngx_stream_upstream_state_t         *state;
-    ngx_stream_quic_passthrough_flow_t  *flow;
+    ngx_stream_session_t         *s;
+    ngx_stream_upstream_state_t  *state;
+    ngx_stream_quic_pt_flow_t    *flow;
 
     flow = leg->flow;
     s = flow->session;
 
     if (leg->is_pending) {
-        ngx_stream_quic_passthrough_leg_flush(leg);
+        ngx_stream_quic_pt_leg_flush(leg);
     }
 
     state = s->upstream_states->elts;
@@ -789,24 +828,32 @@ ngx_stream_quic_passthrough_leg_close(ngx_stream_quic_passthrough_leg_t *leg)
     ngx_queue_remove(&leg->queue);
     flow->nlegs--;
 
-    ngx_stream_quic_passthrough_forget(leg);
+    ngx_stream_quic_pt_route_forget(leg);
 
-    ngx_stream_quic_passthrough_leg_free_peer(leg,
-        (leg->opened && !leg->answered
-         && (ngx_msec_int_t) (leg->backend->answered - leg->started) < 0
-         && ngx_current_msec - leg->started
-            >= ngx_min(flow->timeout, NGX_STREAM_QUIC_PT_HALF_OPEN))
-        ? NGX_PEER_FAILED : 0);
+    ngx_stream_quic_pt_leg_free_peer(leg, ngx_stream_quic_pt_leg_silent(leg)
+                                          ? NGX_PEER_FAILED : 0);
+    ngx_stream_quic_pt_leg_destroy(leg);
+}
 
-    ngx_stream_quic_passthrough_leg_destroy(leg);
+
+/* a new connection has waited in vain, and nobody else got an answer */
+
+static ngx_uint_t
+ngx_stream_quic_pt_leg_silent(ngx_stream_quic_pt_leg_t *leg)
+{
+    return leg->opened
+           && !leg->answered
+           && (ngx_msec_int_t) (leg->backend->answered - leg->started) < 0
+           && ngx_current_msec - leg->started
+              >= ngx_min(leg->flow->timeout, NGX_STREAM_QUIC_PT_HALF_OPEN);
 }
 
 
 static void
-ngx_stream_quic_passthrough_leg_destroy(ngx_stream_quic_passthrough_leg_t *leg)
+ngx_stream_quic_pt_leg_destroy(ngx_stream_quic_pt_leg_t *leg)
 {
-    ngx_stream_quic_passthrough_worker_t   *worker;
-    ngx_stream_quic_passthrough_backend_t  *backend;
+    ngx_stream_quic_pt_worker_t   *worker;
+    ngx_stream_quic_pt_backend_t  *backend;
 
     worker = leg->flow->listener->worker;
     backend = leg->backend;

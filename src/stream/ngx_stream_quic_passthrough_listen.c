@@ -33,31 +33,52 @@
 #include <openssl/rand.h>
 
 
-#define NGX_STREAM_QUIC_PT_POLL     200    /* ms between looks at the owner */
+/*
+ * ms between looks at the owner; datagrams wait that long when an owner dies,
+ * less than a PTO of most clients that have just begun (RFC 9002, 6.2.2)
+ */
+
+#define NGX_STREAM_QUIC_PT_POLL     200
 
 /*
  * ms until the options are set that make the kernel add control messages:
  * until then workers of a configuration without "quic_passthrough" may read
- * the socket, and they take a datagram with such a message for truncated
+ * the socket, and they take a datagram with such a message for truncated; the
+ * master tells them to quit 100 ms after it has started new ones
  */
 
 #define NGX_STREAM_QUIC_PT_OPTIONS  500
 
 
-static ngx_int_t ngx_stream_quic_passthrough_init_worker(ngx_cycle_t *cycle,
-    ngx_stream_quic_passthrough_main_conf_t *pmcf);
-static ngx_int_t ngx_stream_quic_passthrough_open(
-    ngx_stream_quic_passthrough_worker_t *worker, ngx_listening_t *ls);
-static void ngx_stream_quic_passthrough_own(
-    ngx_stream_quic_passthrough_listener_t *listener);
-static ngx_uint_t ngx_stream_quic_passthrough_may_read(
-    ngx_stream_quic_passthrough_listener_t *listener);
-static void ngx_stream_quic_passthrough_read_handler(ngx_event_t *rev);
-static void ngx_stream_quic_passthrough_poll_handler(ngx_event_t *ev);
-static void ngx_stream_quic_passthrough_options_handler(ngx_event_t *ev);
-static void ngx_stream_quic_passthrough_unused_handler(ngx_event_t *ev);
-static void ngx_stream_quic_passthrough_release(ngx_listening_t *ls,
+static void ngx_stream_quic_pt_listen_release(ngx_listening_t *old,
     ngx_cycle_t *cycle);
+static ngx_int_t ngx_stream_quic_pt_listen_init_worker(ngx_cycle_t *cycle,
+    ngx_stream_quic_pt_main_conf_t *pmcf);
+static ngx_stream_quic_pt_batch_t *ngx_stream_quic_pt_listen_batch(
+    ngx_cycle_t *cycle);
+static ngx_int_t ngx_stream_quic_pt_listen_table(ngx_cycle_t *cycle,
+    quic_lb_table_t *table, size_t limit);
+static ngx_int_t ngx_stream_quic_pt_listen_open(
+    ngx_stream_quic_pt_worker_t *worker, ngx_listening_t *ls);
+static ngx_int_t ngx_stream_quic_pt_listen_connection(
+    ngx_stream_quic_pt_listener_t *listener);
+static void ngx_stream_quic_pt_listen_timer(
+    ngx_stream_quic_pt_listener_t *listener, ngx_event_t *ev,
+    ngx_event_handler_pt handler);
+static void ngx_stream_quic_pt_listen_set_owner(ngx_socket_t fd,
+    ngx_pid_t owner, ngx_log_t *log);
+static void ngx_stream_quic_pt_listen_own(
+    ngx_stream_quic_pt_listener_t *listener);
+static ngx_uint_t ngx_stream_quic_pt_listen_claim(
+    ngx_stream_quic_pt_listener_t *listener);
+static void ngx_stream_quic_pt_listen_read(ngx_event_t *rev);
+static void ngx_stream_quic_pt_listen_shutdown(
+    ngx_stream_quic_pt_listener_t *listener);
+static void ngx_stream_quic_pt_listen_disown(
+    ngx_stream_quic_pt_listener_t *listener);
+static void ngx_stream_quic_pt_listen_poll(ngx_event_t *ev);
+static void ngx_stream_quic_pt_listen_options(ngx_event_t *ev);
+static void ngx_stream_quic_pt_listen_unused(ngx_event_t *ev);
 
 
 /*
@@ -65,7 +86,7 @@ static void ngx_stream_quic_passthrough_release(ngx_listening_t *ls,
  */
 
 ngx_int_t
-ngx_stream_quic_passthrough_init_module(ngx_cycle_t *cycle)
+ngx_stream_quic_pt_listen_init_module(ngx_cycle_t *cycle)
 {
     ngx_uint_t        i;
     ngx_listening_t  *ls;
@@ -81,17 +102,17 @@ ngx_stream_quic_passthrough_init_module(ngx_cycle_t *cycle)
         if (ls[i].type != SOCK_DGRAM
             || ls[i].fd == (ngx_socket_t) -1
             || fcntl(ls[i].fd, F_GETOWN) == 0
-            || ngx_stream_quic_passthrough_listening(&ls[i]))
+            || ngx_stream_quic_pt_listening(&ls[i]))
         {
             continue;
         }
 
         /* others read it now: older workers shall stop */
 
-        ngx_stream_quic_passthrough_socket_options(ls[i].fd,
-                                    ls[i].sockaddr->sa_family, 0, cycle->log);
+        ngx_stream_quic_pt_udp_options(ls[i].fd, ls[i].sockaddr->sa_family, 0,
+                                       cycle->log);
 
-        (void) fcntl(ls[i].fd, F_SETOWN, ngx_pid);
+        ngx_stream_quic_pt_listen_set_owner(ls[i].fd, ngx_pid, cycle->log);
     }
 
     if (cycle->old_cycle == NULL) {
@@ -107,7 +128,7 @@ ngx_stream_quic_passthrough_init_module(ngx_cycle_t *cycle)
             && !ls[i].remain
             && fcntl(ls[i].fd, F_GETOWN) != 0)
         {
-            ngx_stream_quic_passthrough_release(&ls[i], cycle);
+            ngx_stream_quic_pt_listen_release(&ls[i], cycle);
         }
     }
 
@@ -122,7 +143,7 @@ ngx_stream_quic_passthrough_init_module(ngx_cycle_t *cycle)
  */
 
 static void
-ngx_stream_quic_passthrough_release(ngx_listening_t *old, ngx_cycle_t *cycle)
+ngx_stream_quic_pt_listen_release(ngx_listening_t *old, ngx_cycle_t *cycle)
 {
     ngx_uint_t        i;
     ngx_listening_t  *ls;
@@ -153,11 +174,11 @@ ngx_stream_quic_passthrough_release(ngx_listening_t *old, ngx_cycle_t *cycle)
 
 
 ngx_int_t
-ngx_stream_quic_passthrough_init_process(ngx_cycle_t *cycle)
+ngx_stream_quic_pt_listen_init_process(ngx_cycle_t *cycle)
 {
-    ngx_uint_t                                i;
-    ngx_listening_t                          *ls;
-    ngx_stream_quic_passthrough_main_conf_t  *pmcf;
+    ngx_uint_t                       i;
+    ngx_listening_t                 *ls;
+    ngx_stream_quic_pt_main_conf_t  *pmcf;
 
     if (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_SINGLE)
     {
@@ -171,7 +192,7 @@ ngx_stream_quic_passthrough_init_process(ngx_cycle_t *cycle)
         return NGX_OK;
     }
 
-    if (ngx_stream_quic_passthrough_init_worker(cycle, pmcf) != NGX_OK) {
+    if (ngx_stream_quic_pt_listen_init_worker(cycle, pmcf) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -180,7 +201,7 @@ ngx_stream_quic_passthrough_init_process(ngx_cycle_t *cycle)
     for (i = 0; i < cycle->listening.nelts; i++) {
 
         if (ls[i].connection == NULL
-            || !ngx_stream_quic_passthrough_listening(&ls[i]))
+            || !ngx_stream_quic_pt_listening(&ls[i]))
         {
             continue;
         }
@@ -191,7 +212,7 @@ ngx_stream_quic_passthrough_init_process(ngx_cycle_t *cycle)
         }
 #endif
 
-        if (ngx_stream_quic_passthrough_open(pmcf->worker, &ls[i]) != NGX_OK) {
+        if (ngx_stream_quic_pt_listen_open(pmcf->worker, &ls[i]) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -201,73 +222,46 @@ ngx_stream_quic_passthrough_init_process(ngx_cycle_t *cycle)
 
 
 static ngx_int_t
-ngx_stream_quic_passthrough_init_worker(ngx_cycle_t *cycle,
-    ngx_stream_quic_passthrough_main_conf_t *pmcf)
+ngx_stream_quic_pt_listen_init_worker(ngx_cycle_t *cycle,
+    ngx_stream_quic_pt_main_conf_t *pmcf)
 {
-    size_t                                 n, limit;
-    u_char                                *p;
-    ngx_uint_t                             i;
-    ngx_stream_quic_passthrough_batch_t   *batch;
-    ngx_stream_quic_passthrough_worker_t  *worker;
+    ngx_stream_quic_pt_worker_t  *worker;
 
-    worker = ngx_pcalloc(cycle->pool,
-                         sizeof(ngx_stream_quic_passthrough_worker_t));
+    worker = ngx_pcalloc(cycle->pool, sizeof(ngx_stream_quic_pt_worker_t));
     if (worker == NULL) {
-        return NGX_ERROR;
-    }
-
-    batch = ngx_palloc(cycle->pool,
-                       sizeof(ngx_stream_quic_passthrough_batch_t));
-    if (batch == NULL) {
-        return NGX_ERROR;
-    }
-
-    p = ngx_palloc(cycle->pool,
-                   NGX_STREAM_QUIC_PT_MESSAGES * NGX_STREAM_QUIC_PT_BUFFER);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    batch->buffers = p;
-
-    for (i = 0; i < NGX_STREAM_QUIC_PT_MESSAGES; i++) {
-        batch->messages[i].data = p;
-        p += NGX_STREAM_QUIC_PT_BUFFER;
-    }
-
-    /* a refused flow takes no connection, so there may be more flows */
-
-    limit = 2 * cycle->connection_n;
-    n = quic_lb_table_buckets(limit);
-
-    worker->flow_buckets = ngx_pcalloc(cycle->pool, n * sizeof(void *));
-    if (worker->flow_buckets == NULL) {
-        return NGX_ERROR;
-    }
-
-    quic_lb_table_init(&worker->flows, worker->flow_buckets, limit);
-
-    limit = cycle->connection_n;
-    n = quic_lb_table_buckets(limit);
-
-    worker->backend_buckets = ngx_pcalloc(cycle->pool, n * sizeof(void *));
-    if (worker->backend_buckets == NULL) {
-        return NGX_ERROR;
-    }
-
-    quic_lb_table_init(&worker->backends, worker->backend_buckets, limit);
-
-    if (RAND_bytes((u_char *) &worker->key, sizeof(quic_lb_hash_key_t)) != 1) {
-        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0, "RAND_bytes() failed");
         return NGX_ERROR;
     }
 
     worker->cycle = cycle;
     worker->log = cycle->log;
     worker->counters = pmcf->counters;
-    worker->batch = batch;
 
-    /* a flow takes two connections; half of all may be in half-open flows */
+    worker->batch = ngx_stream_quic_pt_listen_batch(cycle);
+    if (worker->batch == NULL) {
+        return NGX_ERROR;
+    }
+
+    /* a refused flow takes no connection, so there may be more flows */
+
+    if (ngx_stream_quic_pt_listen_table(cycle, &worker->flows,
+                                        2 * cycle->connection_n)
+        != NGX_OK
+        || ngx_stream_quic_pt_listen_table(cycle, &worker->backends,
+                                           cycle->connection_n)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (RAND_bytes((u_char *) &worker->key, sizeof(quic_lb_hash_key_t)) != 1) {
+        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0, "RAND_bytes() failed");
+        return NGX_ERROR;
+    }
+
+    /*
+     * A flow takes two connections, so half of all may be in half-open flows.
+     * Flows leave some to all else that the worker does.
+     */
 
     worker->half_open_limit = ngx_max(cycle->connection_n / 4, 1);
     worker->reserve = cycle->connection_n / 16;
@@ -284,25 +278,78 @@ ngx_stream_quic_passthrough_init_worker(ngx_cycle_t *cycle,
 }
 
 
+static ngx_stream_quic_pt_batch_t *
+ngx_stream_quic_pt_listen_batch(ngx_cycle_t *cycle)
+{
+    u_char                      *p;
+    ngx_uint_t                   i;
+    ngx_stream_quic_pt_batch_t  *batch;
+
+    batch = ngx_palloc(cycle->pool, sizeof(ngx_stream_quic_pt_batch_t));
+    if (batch == NULL) {
+        return NULL;
+    }
+
+    ngx_stream_quic_pt_batch_reset(batch);
+
+    p = ngx_palloc(cycle->pool,
+                   NGX_STREAM_QUIC_PT_MESSAGES * NGX_STREAM_QUIC_PT_BUFFER);
+    if (p == NULL) {
+        return NULL;
+    }
+
+    for (i = 0; i < NGX_STREAM_QUIC_PT_MESSAGES; i++) {
+        batch->messages[i].data = p;
+        p += NGX_STREAM_QUIC_PT_BUFFER;
+    }
+
+    return batch;
+}
+
+
 static ngx_int_t
-ngx_stream_quic_passthrough_open(ngx_stream_quic_passthrough_worker_t *worker,
+ngx_stream_quic_pt_listen_table(ngx_cycle_t *cycle, quic_lb_table_t *table,
+    size_t limit)
+{
+    quic_lb_table_node_t  **buckets;
+
+    buckets = ngx_pcalloc(cycle->pool,
+                          quic_lb_table_buckets(limit)
+                          * sizeof(quic_lb_table_node_t *));
+    if (buckets == NULL) {
+        return NGX_ERROR;
+    }
+
+    quic_lb_table_init(table, buckets, limit);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_stream_quic_pt_listen_open(ngx_stream_quic_pt_worker_t *worker,
     ngx_listening_t *ls)
 {
-    ngx_event_t                             *rev;
-    ngx_socket_t                             fd;
-    ngx_connection_t                        *c, *lc;
-    ngx_stream_quic_passthrough_listener_t  *listener;
+    ngx_connection_t               *lc;
+    ngx_stream_quic_pt_listener_t  *listener;
 
     listener = ngx_pcalloc(worker->cycle->pool,
-                           sizeof(ngx_stream_quic_passthrough_listener_t));
+                           sizeof(ngx_stream_quic_pt_listener_t));
     if (listener == NULL) {
         return NGX_ERROR;
     }
 
+    listener->worker = worker;
+    listener->listening = ls;
+
+#if !(NGX_HAVE_UDP_SEGMENT)
+    listener->plain = 1;
+#endif
+
     /* whatever turns the stock event on again: it has nothing to read */
 
     lc = ls->connection;
-    lc->read->handler = ngx_stream_quic_passthrough_unused_handler;
+    lc->read->handler = ngx_stream_quic_pt_listen_unused;
 
     if (lc->read->active
         && ngx_del_event(lc->read, NGX_READ_EVENT, 0) != NGX_OK)
@@ -310,32 +357,55 @@ ngx_stream_quic_passthrough_open(ngx_stream_quic_passthrough_worker_t *worker,
         return NGX_ERROR;
     }
 
+    if (ngx_stream_quic_pt_listen_connection(listener) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_queue_insert_tail(&worker->listeners, &listener->queue);
+
+    ngx_stream_quic_pt_listen_timer(listener, &listener->poll,
+                                    ngx_stream_quic_pt_listen_poll);
+    ngx_stream_quic_pt_listen_timer(listener, &listener->options,
+                                    ngx_stream_quic_pt_listen_options);
+
+    ngx_stream_quic_pt_listen_own(listener);
+    ngx_add_timer(&listener->options, NGX_STREAM_QUIC_PT_OPTIONS);
+
+    return ngx_add_event(listener->connection->read, NGX_READ_EVENT, 0);
+}
+
+
+static ngx_int_t
+ngx_stream_quic_pt_listen_connection(ngx_stream_quic_pt_listener_t *listener)
+{
+    ngx_log_t         *log;
+    ngx_socket_t       fd;
+    ngx_listening_t   *ls;
+    ngx_connection_t  *c;
+
+    ls = listener->listening;
+    log = listener->worker->log;
+
     fd = fcntl(ls->fd, F_DUPFD_CLOEXEC, 0);
 
     if (fd == (ngx_socket_t) -1) {
-        ngx_log_error(NGX_LOG_EMERG, worker->log, ngx_socket_errno,
+        ngx_log_error(NGX_LOG_EMERG, log, ngx_socket_errno,
                       "fcntl(F_DUPFD_CLOEXEC) of %V failed", &ls->addr_text);
         return NGX_ERROR;
     }
 
-    c = ngx_get_connection(fd, worker->log);
+    c = ngx_get_connection(fd, log);
 
     if (c == NULL) {
         if (ngx_close_socket(fd) == -1) {
-            ngx_log_error(NGX_LOG_ALERT, worker->log, ngx_socket_errno,
+            ngx_log_error(NGX_LOG_ALERT, log, ngx_socket_errno,
                           ngx_close_socket_n " failed");
         }
 
         return NGX_ERROR;
     }
 
-    listener->worker = worker;
-    listener->listening = ls;
     listener->connection = c;
-
-#if !(NGX_HAVE_UDP_SEGMENT)
-    listener->plain = 1;
-#endif
 
     c->type = SOCK_DGRAM;
     c->log = &ls->log;
@@ -346,45 +416,45 @@ ngx_stream_quic_passthrough_open(ngx_stream_quic_passthrough_worker_t *worker,
 
     c->idle = 1;
 
-    rev = c->read;
-    rev->log = c->log;
-    rev->accept = 1;
-    rev->handler = ngx_stream_quic_passthrough_read_handler;
+    c->read->log = c->log;
+    c->read->accept = 1;
+    c->read->handler = ngx_stream_quic_pt_listen_read;
 
-    listener->poll.data = listener;
-    listener->poll.log = c->log;
-    listener->poll.handler = ngx_stream_quic_passthrough_poll_handler;
-    listener->poll.cancelable = 1;
-
-    listener->options.data = listener;
-    listener->options.log = c->log;
-    listener->options.handler = ngx_stream_quic_passthrough_options_handler;
-    listener->options.cancelable = 1;
-
-    ngx_queue_insert_tail(&worker->listeners, &listener->queue);
-
-    ngx_stream_quic_passthrough_own(listener);
-    ngx_add_timer(&listener->options, NGX_STREAM_QUIC_PT_OPTIONS);
-
-    return ngx_add_event(rev, NGX_READ_EVENT, 0);
+    return NGX_OK;
 }
 
 
 static void
-ngx_stream_quic_passthrough_own(
-    ngx_stream_quic_passthrough_listener_t *listener)
+ngx_stream_quic_pt_listen_timer(ngx_stream_quic_pt_listener_t *listener,
+    ngx_event_t *ev, ngx_event_handler_pt handler)
 {
-    ngx_socket_t     fd;
-    ngx_sockaddr_t   sa;
-    socklen_t        socklen;
+    ev->data = listener;
+    ev->log = listener->connection->log;
+    ev->handler = handler;
+    ev->cancelable = 1;
+}
+
+
+static void
+ngx_stream_quic_pt_listen_set_owner(ngx_socket_t fd, ngx_pid_t owner,
+    ngx_log_t *log)
+{
+    if (fcntl(fd, F_SETOWN, owner) == -1) {
+        ngx_log_error(NGX_LOG_ALERT, log, ngx_errno, "fcntl(F_SETOWN) failed");
+    }
+}
+
+
+static void
+ngx_stream_quic_pt_listen_own(ngx_stream_quic_pt_listener_t *listener)
+{
+    ngx_socket_t    fd;
+    ngx_sockaddr_t  sa;
+    socklen_t       socklen;
 
     fd = listener->connection->fd;
 
-    if (fcntl(fd, F_SETOWN, ngx_pid) == -1) {
-        ngx_log_error(NGX_LOG_ALERT, listener->worker->log, ngx_errno,
-                      "fcntl(F_SETOWN) of %V failed",
-                      &listener->listening->addr_text);
-    }
+    ngx_stream_quic_pt_listen_set_owner(fd, ngx_pid, listener->worker->log);
 
     /* a binary upgrade that is rolled back: undo its retirement */
 
@@ -406,8 +476,7 @@ ngx_stream_quic_passthrough_own(
 
 
 static ngx_uint_t
-ngx_stream_quic_passthrough_may_read(
-    ngx_stream_quic_passthrough_listener_t *listener)
+ngx_stream_quic_pt_listen_claim(ngx_stream_quic_pt_listener_t *listener)
 {
     ngx_pid_t  owner;
 
@@ -424,7 +493,7 @@ ngx_stream_quic_passthrough_may_read(
     }
 
     if (!listener->exiting) {
-        ngx_stream_quic_passthrough_own(listener);
+        ngx_stream_quic_pt_listen_own(listener);
     }
 
     return 1;
@@ -432,36 +501,24 @@ ngx_stream_quic_passthrough_may_read(
 
 
 static void
-ngx_stream_quic_passthrough_read_handler(ngx_event_t *rev)
+ngx_stream_quic_pt_listen_read(ngx_event_t *rev)
 {
-    ngx_int_t                                i, n;
-    ngx_uint_t                               turn;
-    ngx_connection_t                        *c;
-    ngx_stream_quic_passthrough_worker_t    *worker;
-    ngx_stream_quic_passthrough_listener_t  *listener;
+    ngx_int_t                       i, n;
+    ngx_uint_t                      turn;
+    ngx_connection_t               *c;
+    ngx_stream_quic_pt_worker_t    *worker;
+    ngx_stream_quic_pt_listener_t  *listener;
 
     c = rev->data;
     listener = c->data;
     worker = listener->worker;
 
     if (c->close) {
-
-        /* graceful shutdown, or its deadline */
-
-        if (!listener->exiting
-            && fcntl(c->fd, F_GETOWN) == ngx_pid)
-        {
-            (void) fcntl(c->fd, F_SETOWN, 0);
-        }
-
-        listener->exiting = 1;
-        c->close = 0;
-        c->idle = 0;
-
+        ngx_stream_quic_pt_listen_shutdown(listener);
         return;
     }
 
-    if (!ngx_stream_quic_passthrough_may_read(listener)) {
+    if (!ngx_stream_quic_pt_listen_claim(listener)) {
 
         if (ngx_del_event(rev, NGX_READ_EVENT, 0) == NGX_OK) {
             ngx_add_timer(&listener->poll, NGX_STREAM_QUIC_PT_POLL);
@@ -472,8 +529,7 @@ ngx_stream_quic_passthrough_read_handler(ngx_event_t *rev)
 
     for (turn = 0; turn < NGX_STREAM_QUIC_PT_TURN; turn++) {
 
-        n = ngx_stream_quic_passthrough_recv(worker, c->fd,
-                                             listener->listening);
+        n = ngx_stream_quic_pt_udp_recv(worker, c->fd, listener->listening);
 
         if (n == NGX_ERROR) {
 
@@ -485,13 +541,13 @@ ngx_stream_quic_passthrough_read_handler(ngx_event_t *rev)
         }
 
         for (i = 0; i < n; i++) {
-            ngx_stream_quic_passthrough_message(listener,
+            ngx_stream_quic_pt_datagram_read(listener,
                                                 &worker->batch->messages[i]);
         }
 
         worker->recent = NULL;
 
-        ngx_stream_quic_passthrough_legs_flush(worker);
+        ngx_stream_quic_pt_leg_flush_all(worker);
 
         if (n < NGX_STREAM_QUIC_PT_MESSAGES) {
             return;
@@ -503,13 +559,41 @@ ngx_stream_quic_passthrough_read_handler(ngx_event_t *rev)
 
 
 static void
-ngx_stream_quic_passthrough_poll_handler(ngx_event_t *ev)
+ngx_stream_quic_pt_listen_shutdown(ngx_stream_quic_pt_listener_t *listener)
 {
-    ngx_stream_quic_passthrough_listener_t  *listener;
+    ngx_connection_t  *c;
+
+    c = listener->connection;
+
+    ngx_stream_quic_pt_listen_disown(listener);
+
+    listener->exiting = 1;
+    c->close = 0;
+    c->idle = 0;
+}
+
+
+static void
+ngx_stream_quic_pt_listen_disown(ngx_stream_quic_pt_listener_t *listener)
+{
+    ngx_socket_t  fd;
+
+    fd = listener->connection->fd;
+
+    if (fcntl(fd, F_GETOWN) == ngx_pid) {
+        ngx_stream_quic_pt_listen_set_owner(fd, 0, listener->worker->log);
+    }
+}
+
+
+static void
+ngx_stream_quic_pt_listen_poll(ngx_event_t *ev)
+{
+    ngx_stream_quic_pt_listener_t  *listener;
 
     listener = ev->data;
 
-    if (ngx_stream_quic_passthrough_may_read(listener)
+    if (ngx_stream_quic_pt_listen_claim(listener)
         && ngx_add_event(listener->connection->read, NGX_READ_EVENT, 0)
            == NGX_OK)
     {
@@ -521,39 +605,39 @@ ngx_stream_quic_passthrough_poll_handler(ngx_event_t *ev)
 
 
 static void
-ngx_stream_quic_passthrough_options_handler(ngx_event_t *ev)
+ngx_stream_quic_pt_listen_options(ngx_event_t *ev)
 {
-    ngx_stream_quic_passthrough_listener_t  *listener;
+    ngx_stream_quic_pt_listener_t  *listener;
 
     listener = ev->data;
 
     if (listener->exiting
-        || !ngx_stream_quic_passthrough_may_read(listener))
+        || !ngx_stream_quic_pt_listen_claim(listener))
     {
         return;
     }
 
-    ngx_stream_quic_passthrough_socket_options(listener->connection->fd,
-                              listener->listening->sockaddr->sa_family, 1,
-                              listener->worker->log);
+    ngx_stream_quic_pt_udp_options(listener->connection->fd,
+                                   listener->listening->sockaddr->sa_family, 1,
+                                   listener->worker->log);
 }
 
 
 static void
-ngx_stream_quic_passthrough_unused_handler(ngx_event_t *ev)
+ngx_stream_quic_pt_listen_unused(ngx_event_t *ev)
 {
     (void) ngx_del_event(ev, NGX_READ_EVENT, 0);
 }
 
 
 void
-ngx_stream_quic_passthrough_exit_process(ngx_cycle_t *cycle)
+ngx_stream_quic_pt_listen_exit_process(ngx_cycle_t *cycle)
 {
-    ngx_queue_t                              *q;
-    ngx_connection_t                         *c;
-    ngx_stream_quic_passthrough_worker_t     *worker;
-    ngx_stream_quic_passthrough_listener_t   *listener;
-    ngx_stream_quic_passthrough_main_conf_t  *pmcf;
+    ngx_queue_t                     *q;
+    ngx_connection_t                *c;
+    ngx_stream_quic_pt_worker_t     *worker;
+    ngx_stream_quic_pt_listener_t   *listener;
+    ngx_stream_quic_pt_main_conf_t  *pmcf;
 
     pmcf = ngx_stream_cycle_get_module_main_conf(cycle,
                                           ngx_stream_quic_passthrough_module);
@@ -564,20 +648,18 @@ ngx_stream_quic_passthrough_exit_process(ngx_cycle_t *cycle)
 
     worker = pmcf->worker;
 
-    ngx_stream_quic_passthrough_flows_done(worker);
+    ngx_stream_quic_pt_flow_done(worker);
 
     while (!ngx_queue_empty(&worker->listeners)) {
 
         q = ngx_queue_head(&worker->listeners);
         ngx_queue_remove(q);
 
-        listener = ngx_queue_data(q, ngx_stream_quic_passthrough_listener_t,
+        listener = ngx_queue_data(q, ngx_stream_quic_pt_listener_t,
                                   queue);
         c = listener->connection;
 
-        if (fcntl(c->fd, F_GETOWN) == ngx_pid) {
-            (void) fcntl(c->fd, F_SETOWN, 0);
-        }
+        ngx_stream_quic_pt_listen_disown(listener);
 
         if (listener->poll.timer_set) {
             ngx_del_timer(&listener->poll);

@@ -35,21 +35,15 @@
 #define NGX_STREAM_QUIC_PT_LONG  0x80    /* RFC 8999, 5.1 */
 
 
-static ngx_uint_t ngx_stream_quic_passthrough_opens(quic_lb_packet_t *pkt);
-static ngx_int_t ngx_stream_quic_passthrough_decode(
-    ngx_stream_quic_lb_router_t *router, quic_lb_packet_t *pkt,
-    ngx_stream_quic_lb_route_t *route);
-static ngx_stream_quic_passthrough_leg_t *
-    ngx_stream_quic_passthrough_connection(
-    ngx_stream_quic_passthrough_flow_t *flow, quic_lb_packet_t *pkt);
-static uint64_t ngx_stream_quic_passthrough_cid_hash(
-    ngx_stream_quic_passthrough_flow_t *flow, const uint8_t *cid, size_t len);
-static ngx_stream_quic_passthrough_conn_t *ngx_stream_quic_passthrough_conn(
-    ngx_stream_quic_passthrough_flow_t *flow, uint64_t client_cid,
-    uint64_t server_cid);
-static void ngx_stream_quic_passthrough_add_conn(
-    ngx_stream_quic_passthrough_flow_t *flow, uint64_t client_cid,
-    uint64_t server_cid, ngx_stream_quic_passthrough_leg_t *leg);
+static ngx_uint_t ngx_stream_quic_pt_route_opens(quic_lb_packet_t *pkt);
+static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_route_conn_leg(
+    ngx_stream_quic_pt_flow_t *flow, quic_lb_packet_t *pkt);
+static uint64_t ngx_stream_quic_pt_route_cid_hash(
+    ngx_stream_quic_pt_flow_t *flow, const uint8_t *cid, size_t len);
+static ngx_stream_quic_pt_conn_t *ngx_stream_quic_pt_route_conn_find(
+    ngx_stream_quic_pt_flow_t *flow, uint64_t client_cid, uint64_t server_cid);
+static void ngx_stream_quic_pt_route_conn_add(ngx_stream_quic_pt_flow_t *flow,
+    uint64_t client_cid, uint64_t server_cid, ngx_stream_quic_pt_leg_t *leg);
 
 
 /*
@@ -57,13 +51,13 @@ static void ngx_stream_quic_passthrough_add_conn(
  * was made for, else NULL.  This is the way of nearly all datagrams.
  */
 
-ngx_stream_quic_passthrough_leg_t *
-ngx_stream_quic_passthrough_repeated(ngx_stream_quic_passthrough_flow_t *flow,
+ngx_stream_quic_pt_leg_t *
+ngx_stream_quic_pt_route_repeated(ngx_stream_quic_pt_flow_t *flow,
     u_char *data, size_t len)
 {
-    size_t                              offset;
-    ngx_stream_quic_lb_route_t         *route;
-    ngx_stream_quic_passthrough_leg_t  *leg;
+    size_t                       offset;
+    ngx_stream_quic_lb_route_t  *route;
+    ngx_stream_quic_pt_leg_t    *leg;
 
     leg = flow->route_leg;
     route = &flow->route;
@@ -103,10 +97,10 @@ ngx_stream_quic_passthrough_repeated(ngx_stream_quic_passthrough_flow_t *flow,
 
 
 ngx_int_t
-ngx_stream_quic_passthrough_decide(ngx_stream_quic_passthrough_flow_t *flow,
+ngx_stream_quic_pt_route_decide(ngx_stream_quic_pt_flow_t *flow,
     ngx_stream_quic_lb_router_t *router, struct sockaddr *client,
     struct sockaddr *local, quic_lb_packet_t *pkt,
-    ngx_stream_quic_lb_route_t *route, ngx_stream_quic_passthrough_leg_t **leg)
+    ngx_stream_quic_lb_route_t *route, ngx_stream_quic_pt_leg_t **leg)
 {
     *leg = NULL;
 
@@ -118,14 +112,14 @@ ngx_stream_quic_passthrough_decide(ngx_stream_quic_passthrough_flow_t *flow,
         return NGX_DECLINED;
     }
 
-    if (ngx_stream_quic_passthrough_decode(router, pkt, route) == NGX_OK) {
+    if (ngx_stream_quic_lb_router_route(router, pkt, route) == NGX_OK) {
         return NGX_OK;
     }
 
     route->hash = ngx_stream_quic_lb_fallback_hash(pkt, client, local);
 
     if (flow && pkt->type != QUIC_LB_PACKET_SHORT) {
-        *leg = ngx_stream_quic_passthrough_connection(flow, pkt);
+        *leg = ngx_stream_quic_pt_route_conn_leg(flow, pkt);
 
         if (*leg) {
             route->by = NGX_STREAM_QUIC_LB_CONNECTION;
@@ -134,7 +128,7 @@ ngx_stream_quic_passthrough_decide(ngx_stream_quic_passthrough_flow_t *flow,
     }
 
     if (flow && flow->last && !flow->last->failed
-        && (!ngx_stream_quic_passthrough_opens(pkt)
+        && (!ngx_stream_quic_pt_route_opens(pkt)
             || flow->upstream == NULL
             || !ngx_stream_quic_lb_balances(flow->upstream)))
     {
@@ -158,54 +152,22 @@ ngx_stream_quic_passthrough_decide(ngx_stream_quic_passthrough_flow_t *flow,
 /* 0-RTT belongs to its Initial: both have the client's random DCID */
 
 static ngx_uint_t
-ngx_stream_quic_passthrough_opens(quic_lb_packet_t *pkt)
+ngx_stream_quic_pt_route_opens(quic_lb_packet_t *pkt)
 {
     return pkt->type == QUIC_LB_PACKET_INITIAL
            || pkt->type == QUIC_LB_PACKET_0RTT;
 }
 
 
-/*
- * A random DCID may happen to name a server.  That decides as well as
- * anything, but not for one that shall get no new connections; while what can
- * only belong to an established connection goes to its server in any case.
- */
-
-static ngx_int_t
-ngx_stream_quic_passthrough_decode(ngx_stream_quic_lb_router_t *router,
-    quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route)
+static ngx_stream_quic_pt_leg_t *
+ngx_stream_quic_pt_route_conn_leg(ngx_stream_quic_pt_flow_t *flow,
+    quic_lb_packet_t *pkt)
 {
-    if (ngx_stream_quic_lb_router_decode(router, pkt, route) != NGX_OK) {
-        return NGX_DECLINED;
-    }
+    ngx_stream_quic_pt_conn_t  *conn;
 
-    if (route->by != NGX_STREAM_QUIC_LB_SERVER_ID
-        || pkt->type == QUIC_LB_PACKET_SHORT
-        || pkt->type == QUIC_LB_PACKET_HANDSHAKE
-        || ngx_stream_quic_lb_server_state(route->server) == NGX_OK)
-    {
-        return NGX_OK;
-    }
-
-    route->by = NGX_STREAM_QUIC_LB_NONE;
-    route->upstream = NULL;
-    route->server = NULL;
-    route->server_id_len = 0;
-    route->config_id = 0xff;
-
-    return NGX_DECLINED;
-}
-
-
-static ngx_stream_quic_passthrough_leg_t *
-ngx_stream_quic_passthrough_connection(
-    ngx_stream_quic_passthrough_flow_t *flow, quic_lb_packet_t *pkt)
-{
-    ngx_stream_quic_passthrough_conn_t  *conn;
-
-    conn = ngx_stream_quic_passthrough_conn(flow,
-        ngx_stream_quic_passthrough_cid_hash(flow, pkt->scid, pkt->scid_len),
-        ngx_stream_quic_passthrough_cid_hash(flow, pkt->dcid, pkt->dcid_len));
+    conn = ngx_stream_quic_pt_route_conn_find(flow,
+        ngx_stream_quic_pt_route_cid_hash(flow, pkt->scid, pkt->scid_len),
+        ngx_stream_quic_pt_route_cid_hash(flow, pkt->dcid, pkt->dcid_len));
 
     return (conn && !conn->leg->failed) ? conn->leg : NULL;
 }
@@ -214,19 +176,19 @@ ngx_stream_quic_passthrough_connection(
 /* an empty ID tells no connection from another: none */
 
 static uint64_t
-ngx_stream_quic_passthrough_cid_hash(ngx_stream_quic_passthrough_flow_t *flow,
+ngx_stream_quic_pt_route_cid_hash(ngx_stream_quic_pt_flow_t *flow,
     const uint8_t *cid, size_t len)
 {
     return len ? quic_lb_hash(&flow->listener->worker->key, cid, len) | 1 : 0;
 }
 
 
-static ngx_stream_quic_passthrough_conn_t *
-ngx_stream_quic_passthrough_conn(ngx_stream_quic_passthrough_flow_t *flow,
+static ngx_stream_quic_pt_conn_t *
+ngx_stream_quic_pt_route_conn_find(ngx_stream_quic_pt_flow_t *flow,
     uint64_t client_cid, uint64_t server_cid)
 {
-    ngx_uint_t                           i, n;
-    ngx_stream_quic_passthrough_conn_t  *conn;
+    ngx_uint_t                  i, n;
+    ngx_stream_quic_pt_conn_t  *conn;
 
     n = ngx_min(flow->nconns, NGX_STREAM_QUIC_PT_CONNS);
 
@@ -246,11 +208,10 @@ ngx_stream_quic_passthrough_conn(ngx_stream_quic_passthrough_flow_t *flow,
 
 
 static void
-ngx_stream_quic_passthrough_add_conn(ngx_stream_quic_passthrough_flow_t *flow,
-    uint64_t client_cid, uint64_t server_cid,
-    ngx_stream_quic_passthrough_leg_t *leg)
+ngx_stream_quic_pt_route_conn_add(ngx_stream_quic_pt_flow_t *flow,
+    uint64_t client_cid, uint64_t server_cid, ngx_stream_quic_pt_leg_t *leg)
 {
-    ngx_stream_quic_passthrough_conn_t  *conn;
+    ngx_stream_quic_pt_conn_t  *conn;
 
     conn = &flow->conns[flow->nconns++ % NGX_STREAM_QUIC_PT_CONNS];
 
@@ -263,39 +224,38 @@ ngx_stream_quic_passthrough_add_conn(ngx_stream_quic_passthrough_flow_t *flow,
 /* the client's SCID in the first packets of a connection */
 
 void
-ngx_stream_quic_passthrough_learn_client(
-    ngx_stream_quic_passthrough_flow_t *flow, quic_lb_packet_t *pkt,
-    ngx_stream_quic_passthrough_leg_t *leg)
+ngx_stream_quic_pt_route_learn_client(ngx_stream_quic_pt_flow_t *flow,
+    quic_lb_packet_t *pkt, ngx_stream_quic_pt_leg_t *leg)
 {
-    uint64_t                             cid;
-    ngx_stream_quic_passthrough_conn_t  *conn;
+    uint64_t                    cid;
+    ngx_stream_quic_pt_conn_t  *conn;
 
     if (pkt->type == QUIC_LB_PACKET_SHORT || pkt->scid_len == 0) {
         return;
     }
 
-    cid = ngx_stream_quic_passthrough_cid_hash(flow, pkt->scid, pkt->scid_len);
-    conn = ngx_stream_quic_passthrough_conn(flow, cid, 0);
+    cid = ngx_stream_quic_pt_route_cid_hash(flow, pkt->scid, pkt->scid_len);
+    conn = ngx_stream_quic_pt_route_conn_find(flow, cid, 0);
 
     if (conn) {
         conn->leg = leg;
         return;
     }
 
-    ngx_stream_quic_passthrough_add_conn(flow, cid, 0, leg);
+    ngx_stream_quic_pt_route_conn_add(flow, cid, 0, leg);
 }
 
 
 /* both IDs in a backend's long header */
 
 void
-ngx_stream_quic_passthrough_learn_server(
-    ngx_stream_quic_passthrough_leg_t *leg, u_char *data, size_t len)
+ngx_stream_quic_pt_route_learn_server(ngx_stream_quic_pt_leg_t *leg,
+    u_char *data, size_t len)
 {
-    uint64_t                             client_cid, server_cid;
-    quic_lb_packet_t                     pkt;
-    ngx_stream_quic_passthrough_conn_t  *conn;
-    ngx_stream_quic_passthrough_flow_t  *flow;
+    uint64_t                    client_cid, server_cid;
+    quic_lb_packet_t            pkt;
+    ngx_stream_quic_pt_conn_t  *conn;
+    ngx_stream_quic_pt_flow_t  *flow;
 
     if (!(data[0] & NGX_STREAM_QUIC_PT_LONG)
         || quic_lb_packet_parse(&pkt, data, len) != QUIC_LB_OK
@@ -307,12 +267,12 @@ ngx_stream_quic_passthrough_learn_server(
 
     flow = leg->flow;
 
-    client_cid = ngx_stream_quic_passthrough_cid_hash(flow, pkt.dcid,
-                                                      pkt.dcid_len);
-    server_cid = ngx_stream_quic_passthrough_cid_hash(flow, pkt.scid,
-                                                      pkt.scid_len);
+    client_cid = ngx_stream_quic_pt_route_cid_hash(flow, pkt.dcid,
+                                                   pkt.dcid_len);
+    server_cid = ngx_stream_quic_pt_route_cid_hash(flow, pkt.scid,
+                                                   pkt.scid_len);
 
-    conn = ngx_stream_quic_passthrough_conn(flow, client_cid, server_cid);
+    conn = ngx_stream_quic_pt_route_conn_find(flow, client_cid, server_cid);
 
     if (conn && conn->leg == leg) {
         conn->server_cid = server_cid;
@@ -320,17 +280,16 @@ ngx_stream_quic_passthrough_learn_server(
     }
 
     if (conn == NULL) {
-        ngx_stream_quic_passthrough_add_conn(flow, client_cid, server_cid,
-                                             leg);
+        ngx_stream_quic_pt_route_conn_add(flow, client_cid, server_cid, leg);
     }
 }
 
 
 void
-ngx_stream_quic_passthrough_forget(ngx_stream_quic_passthrough_leg_t *leg)
+ngx_stream_quic_pt_route_forget(ngx_stream_quic_pt_leg_t *leg)
 {
-    ngx_uint_t                           i;
-    ngx_stream_quic_passthrough_flow_t  *flow;
+    ngx_uint_t                  i;
+    ngx_stream_quic_pt_flow_t  *flow;
 
     flow = leg->flow;
 
@@ -356,17 +315,17 @@ ngx_stream_quic_passthrough_forget(ngx_stream_quic_passthrough_leg_t *leg)
  */
 
 ngx_stream_quic_lb_router_t *
-ngx_stream_quic_passthrough_router(ngx_listening_t *ls, struct sockaddr *local)
+ngx_stream_quic_pt_route_router(ngx_listening_t *ls, struct sockaddr *local)
 {
-    ngx_uint_t                               i;
-    ngx_stream_port_t                       *port;
-    struct sockaddr_in                      *sin;
-    ngx_stream_in_addr_t                    *addr;
-    ngx_stream_addr_conf_t                  *conf;
-    ngx_stream_quic_passthrough_srv_conf_t  *pscf;
+    ngx_uint_t                      i;
+    ngx_stream_port_t              *port;
+    struct sockaddr_in             *sin;
+    ngx_stream_in_addr_t           *addr;
+    ngx_stream_addr_conf_t         *conf;
+    ngx_stream_quic_pt_srv_conf_t  *pscf;
 #if (NGX_HAVE_INET6)
-    struct sockaddr_in6                     *sin6;
-    ngx_stream_in6_addr_t                   *addr6;
+    struct sockaddr_in6            *sin6;
+    ngx_stream_in6_addr_t          *addr6;
 #endif
 
     port = ls->servers;

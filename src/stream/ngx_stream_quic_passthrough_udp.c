@@ -41,35 +41,31 @@ struct mmsghdr {
 typedef union {
     struct cmsghdr  cmsg;               /* for its alignment */
     u_char          data[NGX_STREAM_QUIC_PT_CONTROL];
-} ngx_stream_quic_passthrough_control_t;
+} ngx_stream_quic_pt_control_t;
 
 
-static int ngx_stream_quic_passthrough_recvmmsg(ngx_socket_t fd,
+static int ngx_stream_quic_pt_udp_recvmmsg(ngx_socket_t fd,
     struct mmsghdr *msgs, ngx_uint_t n);
-static int ngx_stream_quic_passthrough_sendmmsg(ngx_socket_t fd,
+static void ngx_stream_quic_pt_udp_read_control(struct msghdr *msg,
+    ngx_stream_quic_pt_message_t *m);
+static ngx_uint_t ngx_stream_quic_pt_udp_extends(ngx_stream_quic_pt_run_t *run,
+    size_t len, ngx_uint_t ecn, ngx_uint_t plain);
+static int ngx_stream_quic_pt_udp_sendmmsg(ngx_socket_t fd,
     struct mmsghdr *msgs, ngx_uint_t n);
-static void ngx_stream_quic_passthrough_read_control(struct msghdr *msg,
-    ngx_stream_quic_passthrough_message_t *m);
-static ngx_uint_t ngx_stream_quic_passthrough_extend(
-    ngx_stream_quic_passthrough_run_t *run, size_t len, ngx_uint_t ecn,
-    ngx_uint_t plain);
-static void ngx_stream_quic_passthrough_fill(
-    ngx_stream_quic_passthrough_tx_t *tx,
-    ngx_stream_quic_passthrough_run_t *run, struct msghdr *msg,
-    struct iovec *iov, ngx_stream_quic_passthrough_control_t *control);
-static ngx_err_t ngx_stream_quic_passthrough_flush_error(
-    ngx_stream_quic_passthrough_worker_t *worker,
-    ngx_stream_quic_passthrough_tx_t *tx,
-    ngx_stream_quic_passthrough_run_t **run, ngx_err_t err,
-    ngx_uint_t *retried);
-static void ngx_stream_quic_passthrough_send_plain(
-    ngx_stream_quic_passthrough_worker_t *worker,
-    ngx_stream_quic_passthrough_tx_t *tx,
-    ngx_stream_quic_passthrough_run_t *run);
+static void ngx_stream_quic_pt_udp_fill(ngx_stream_quic_pt_tx_t *tx,
+    ngx_stream_quic_pt_run_t *run, struct msghdr *msg, struct iovec *iov,
+    ngx_stream_quic_pt_control_t *control);
+static void ngx_stream_quic_pt_udp_fill_control(ngx_stream_quic_pt_tx_t *tx,
+    ngx_stream_quic_pt_run_t *run, struct msghdr *msg);
+static ngx_uint_t ngx_stream_quic_pt_udp_refused(ngx_stream_quic_pt_tx_t *tx,
+    ngx_stream_quic_pt_run_t *run, ngx_err_t err);
+static void ngx_stream_quic_pt_udp_send_plain(
+    ngx_stream_quic_pt_worker_t *worker, ngx_stream_quic_pt_tx_t *tx,
+    ngx_stream_quic_pt_run_t *run);
 
 
 ngx_int_t
-ngx_stream_quic_passthrough_recv(ngx_stream_quic_passthrough_worker_t *worker,
+ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
     ngx_socket_t fd, ngx_listening_t *ls)
 {
     int                                     n;
@@ -77,9 +73,9 @@ ngx_stream_quic_passthrough_recv(ngx_stream_quic_passthrough_worker_t *worker,
     struct iovec                            iov[NGX_STREAM_QUIC_PT_MESSAGES];
     struct msghdr                          *msg;
     struct mmsghdr                          msgs[NGX_STREAM_QUIC_PT_MESSAGES];
-    ngx_stream_quic_passthrough_batch_t    *batch;
-    ngx_stream_quic_passthrough_message_t  *m;
-    ngx_stream_quic_passthrough_control_t   control[
+    ngx_stream_quic_pt_batch_t    *batch;
+    ngx_stream_quic_pt_message_t  *m;
+    ngx_stream_quic_pt_control_t   control[
                                                 NGX_STREAM_QUIC_PT_MESSAGES];
 
     batch = worker->batch;
@@ -99,12 +95,11 @@ ngx_stream_quic_passthrough_recv(ngx_stream_quic_passthrough_worker_t *worker,
         msg->msg_iov = &iov[i];
         msg->msg_iovlen = 1;
         msg->msg_control = &control[i];
-        msg->msg_controllen = sizeof(ngx_stream_quic_passthrough_control_t);
+        msg->msg_controllen = sizeof(ngx_stream_quic_pt_control_t);
         msg->msg_flags = 0;
     }
 
-    n = ngx_stream_quic_passthrough_recvmmsg(fd, msgs,
-                                             NGX_STREAM_QUIC_PT_MESSAGES);
+    n = ngx_stream_quic_pt_udp_recvmmsg(fd, msgs, NGX_STREAM_QUIC_PT_MESSAGES);
     if (n == -1) {
         return (ngx_socket_errno == NGX_EAGAIN) ? 0 : NGX_ERROR;
     }
@@ -121,7 +116,7 @@ ngx_stream_quic_passthrough_recv(ngx_stream_quic_passthrough_worker_t *worker,
             ngx_memcpy(&m->local, ls->sockaddr, ls->socklen);
         }
 
-        ngx_stream_quic_passthrough_read_control(&msgs[i].msg_hdr, m);
+        ngx_stream_quic_pt_udp_read_control(&msgs[i].msg_hdr, m);
     }
 
     return n;
@@ -129,7 +124,7 @@ ngx_stream_quic_passthrough_recv(ngx_stream_quic_passthrough_worker_t *worker,
 
 
 static int
-ngx_stream_quic_passthrough_recvmmsg(ngx_socket_t fd, struct mmsghdr *msgs,
+ngx_stream_quic_pt_udp_recvmmsg(ngx_socket_t fd, struct mmsghdr *msgs,
     ngx_uint_t n)
 {
 #if (NGX_QUIC_LB_HAVE_MMSG)
@@ -157,33 +152,9 @@ ngx_stream_quic_passthrough_recvmmsg(ngx_socket_t fd, struct mmsghdr *msgs,
 }
 
 
-static int
-ngx_stream_quic_passthrough_sendmmsg(ngx_socket_t fd, struct mmsghdr *msgs,
-    ngx_uint_t n)
-{
-#if (NGX_QUIC_LB_HAVE_MMSG)
-
-    return sendmmsg(fd, msgs, n, MSG_DONTWAIT);
-
-#else
-
-    ngx_uint_t  i;
-
-    for (i = 0; i < n; i++) {
-        if (sendmsg(fd, &msgs[i].msg_hdr, MSG_DONTWAIT) == -1) {
-            return i ? (int) i : -1;
-        }
-    }
-
-    return n;
-
-#endif
-}
-
-
 static void
-ngx_stream_quic_passthrough_read_control(struct msghdr *msg,
-    ngx_stream_quic_passthrough_message_t *m)
+ngx_stream_quic_pt_udp_read_control(struct msghdr *msg,
+    ngx_stream_quic_pt_message_t *m)
 {
     int              value;
     struct cmsghdr  *cmsg;
@@ -226,23 +197,21 @@ ngx_stream_quic_passthrough_read_control(struct msghdr *msg,
 
 
 void
-ngx_stream_quic_passthrough_append(
-    ngx_stream_quic_passthrough_worker_t *worker,
-    ngx_stream_quic_passthrough_tx_t *tx, u_char *data, size_t len,
-    ngx_uint_t ecn)
+ngx_stream_quic_pt_udp_append(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_tx_t *tx, u_char *data, size_t len, ngx_uint_t ecn)
 {
-    ngx_stream_quic_passthrough_run_t    *run;
-    ngx_stream_quic_passthrough_batch_t  *batch;
-    ngx_stream_quic_passthrough_piece_t  *piece;
+    ngx_stream_quic_pt_run_t    *run;
+    ngx_stream_quic_pt_batch_t  *batch;
+    ngx_stream_quic_pt_piece_t  *piece;
 
     batch = worker->batch;
     run = tx->last;
 
     if (run == NULL
-        || !ngx_stream_quic_passthrough_extend(run, len, ecn, *tx->plain))
+        || !ngx_stream_quic_pt_udp_extends(run, len, ecn, *tx->plain))
     {
         run = &batch->runs[batch->nruns++];
-        ngx_memzero(run, sizeof(ngx_stream_quic_passthrough_run_t));
+        ngx_memzero(run, sizeof(ngx_stream_quic_pt_run_t));
 
         run->segment = len;
         run->ecn = ecn;
@@ -284,8 +253,8 @@ ngx_stream_quic_passthrough_append(
 
 
 static ngx_uint_t
-ngx_stream_quic_passthrough_extend(ngx_stream_quic_passthrough_run_t *run,
-    size_t len, ngx_uint_t ecn, ngx_uint_t plain)
+ngx_stream_quic_pt_udp_extends(ngx_stream_quic_pt_run_t *run, size_t len,
+    ngx_uint_t ecn, ngx_uint_t plain)
 {
     return !plain
            && !run->closed
@@ -297,22 +266,19 @@ ngx_stream_quic_passthrough_extend(ngx_stream_quic_passthrough_run_t *run,
 
 
 ngx_err_t
-ngx_stream_quic_passthrough_flush(ngx_stream_quic_passthrough_worker_t *worker,
-    ngx_stream_quic_passthrough_tx_t *tx)
+ngx_stream_quic_pt_udp_flush(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_tx_t *tx)
 {
-    int                                     n;
-    ngx_err_t                               err, failed;
-    ngx_uint_t                              i, niov, retried, sent;
-    struct iovec                            iov[NGX_STREAM_QUIC_PT_MESSAGES
-                                                * NGX_STREAM_QUIC_PT_SEGMENTS];
-    struct mmsghdr                          msgs[NGX_STREAM_QUIC_PT_MESSAGES];
-    ngx_stream_quic_passthrough_run_t      *run, *next;
-    ngx_stream_quic_passthrough_control_t   control[
-                                                NGX_STREAM_QUIC_PT_MESSAGES];
+    int                            n;
+    ngx_err_t                      err, told;
+    ngx_uint_t                     i, niov, sent;
+    struct iovec                   iov[NGX_STREAM_QUIC_PT_BATCH];
+    struct mmsghdr                 msgs[NGX_STREAM_QUIC_PT_MESSAGES];
+    ngx_stream_quic_pt_run_t      *run, *next;
+    ngx_stream_quic_pt_control_t   control[NGX_STREAM_QUIC_PT_MESSAGES];
 
     run = tx->runs;
-    failed = 0;
-    retried = 0;
+    told = 0;
     sent = 0;
 
     while (run) {
@@ -320,54 +286,95 @@ ngx_stream_quic_passthrough_flush(ngx_stream_quic_passthrough_worker_t *worker,
         niov = 0;
         next = run;
 
+        /* a run has at most as many pieces as datagrams */
+
         for (i = 0; next && i < NGX_STREAM_QUIC_PT_MESSAGES; i++) {
-            ngx_stream_quic_passthrough_fill(tx, next, &msgs[i].msg_hdr,
-                                             &iov[niov], &control[i]);
+            ngx_stream_quic_pt_udp_fill(tx, next, &msgs[i].msg_hdr,
+                                        &iov[niov], &control[i]);
             niov += msgs[i].msg_hdr.msg_iovlen;
             next = next->next;
         }
 
-        n = ngx_stream_quic_passthrough_sendmmsg(tx->fd, msgs, i);
+        n = ngx_stream_quic_pt_udp_sendmmsg(tx->fd, msgs, i);
 
-        if (n == -1) {
-            err = ngx_stream_quic_passthrough_flush_error(worker, tx, &run,
-                                                 ngx_socket_errno, &retried);
-            if (err) {
-                failed = err;
+        if (n > 0) {
+
+            while (n-- > 0) {
+                sent += run->segments;
+                run = run->next;
             }
 
             continue;
         }
 
-        while (n-- > 0) {
-            sent += run->segments;
-            run = run->next;
+        err = ngx_socket_errno;
+
+        if (err == NGX_EINTR) {
+            continue;
         }
+
+        if (ngx_stream_quic_pt_udp_refused(tx, run, err)) {
+            ngx_stream_quic_pt_udp_send_plain(worker, tx, run);
+
+        } else if (tx->sockaddr == NULL && err != NGX_EAGAIN && told == 0) {
+
+            /*
+             * A connected socket tells what became of an earlier datagram,
+             * and sends nothing: once more.
+             */
+
+            told = err;
+            continue;
+
+        } else {
+            ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_SEND_FAILED,
+                                     run->segments);
+        }
+
+        run = run->next;
     }
 
     if (sent) {
-        ngx_stream_quic_passthrough_count(worker, tx->counter, sent);
+        ngx_stream_quic_pt_count(worker, tx->counter, sent);
     }
 
     tx->runs = NULL;
     tx->last = NULL;
 
-    return failed;
+    return told;
+}
+
+
+static int
+ngx_stream_quic_pt_udp_sendmmsg(ngx_socket_t fd, struct mmsghdr *msgs,
+    ngx_uint_t n)
+{
+#if (NGX_QUIC_LB_HAVE_MMSG)
+
+    return sendmmsg(fd, msgs, n, MSG_DONTWAIT);
+
+#else
+
+    ngx_uint_t  i;
+
+    for (i = 0; i < n; i++) {
+        if (sendmsg(fd, &msgs[i].msg_hdr, MSG_DONTWAIT) == -1) {
+            return i ? (int) i : -1;
+        }
+    }
+
+    return n;
+
+#endif
 }
 
 
 static void
-ngx_stream_quic_passthrough_fill(ngx_stream_quic_passthrough_tx_t *tx,
-    ngx_stream_quic_passthrough_run_t *run, struct msghdr *msg,
-    struct iovec *iov, ngx_stream_quic_passthrough_control_t *control)
+ngx_stream_quic_pt_udp_fill(ngx_stream_quic_pt_tx_t *tx,
+    ngx_stream_quic_pt_run_t *run, struct msghdr *msg, struct iovec *iov,
+    ngx_stream_quic_pt_control_t *control)
 {
-    int                                   ecn;
-    size_t                                len;
-    struct cmsghdr                       *cmsg;
-    ngx_stream_quic_passthrough_piece_t  *piece;
-#if (NGX_HAVE_UDP_SEGMENT)
-    uint16_t                              segment;
-#endif
+    ngx_stream_quic_pt_piece_t  *piece;
 
     ngx_memzero(msg, sizeof(struct msghdr));
 
@@ -381,9 +388,29 @@ ngx_stream_quic_passthrough_fill(ngx_stream_quic_passthrough_tx_t *tx,
         msg->msg_iovlen++;
     }
 
-    ngx_memzero(control, sizeof(ngx_stream_quic_passthrough_control_t));
+    if (tx->local == NULL && run->ecn == 0 && run->segments == 1) {
+        return;
+    }
+
+    ngx_memzero(control, sizeof(ngx_stream_quic_pt_control_t));
+
     msg->msg_control = control;
-    msg->msg_controllen = sizeof(ngx_stream_quic_passthrough_control_t);
+    msg->msg_controllen = sizeof(ngx_stream_quic_pt_control_t);
+
+    ngx_stream_quic_pt_udp_fill_control(tx, run, msg);
+}
+
+
+static void
+ngx_stream_quic_pt_udp_fill_control(ngx_stream_quic_pt_tx_t *tx,
+    ngx_stream_quic_pt_run_t *run, struct msghdr *msg)
+{
+    int              ecn;
+    size_t           len;
+    struct cmsghdr  *cmsg;
+#if (NGX_HAVE_UDP_SEGMENT)
+    uint16_t         segment;
+#endif
 
     cmsg = CMSG_FIRSTHDR(msg);
     len = 0;
@@ -396,14 +423,15 @@ ngx_stream_quic_passthrough_fill(ngx_stream_quic_passthrough_tx_t *tx,
     if (run->ecn) {
         ecn = run->ecn;
 
-        if (tx->family == AF_INET) {
-            cmsg->cmsg_level = IPPROTO_IP;
-            cmsg->cmsg_type = IP_TOS;
+        cmsg->cmsg_level = IPPROTO_IP;
+        cmsg->cmsg_type = IP_TOS;
 
-        } else {
+#if (NGX_HAVE_INET6)
+        if (tx->family == AF_INET6) {
             cmsg->cmsg_level = IPPROTO_IPV6;
             cmsg->cmsg_type = IPV6_TCLASS;
         }
+#endif
 
         cmsg->cmsg_len = CMSG_LEN(sizeof(int));
         ngx_memcpy(CMSG_DATA(cmsg), &ecn, sizeof(int));
@@ -426,85 +454,44 @@ ngx_stream_quic_passthrough_fill(ngx_stream_quic_passthrough_tx_t *tx,
 #endif
 
     msg->msg_controllen = len;
-
-    if (len == 0) {
-        msg->msg_control = NULL;
-    }
 }
 
 
-/*
- * Deals with the failure of |*run| and moves on as needed.  Returns what is
- * to be reported.
- */
+/* some interfaces, virtual machines and path MTUs refuse UDP_SEGMENT */
 
-static ngx_err_t
-ngx_stream_quic_passthrough_flush_error(
-    ngx_stream_quic_passthrough_worker_t *worker,
-    ngx_stream_quic_passthrough_tx_t *tx,
-    ngx_stream_quic_passthrough_run_t **run, ngx_err_t err,
-    ngx_uint_t *retried)
+static ngx_uint_t
+ngx_stream_quic_pt_udp_refused(ngx_stream_quic_pt_tx_t *tx,
+    ngx_stream_quic_pt_run_t *run, ngx_err_t err)
 {
-    if (err == NGX_EINTR) {
-        return 0;
-    }
-
-    if ((*run)->segments > 1
-        && (err == EIO || err == NGX_EINVAL || err == EMSGSIZE))
+    if (run->segments == 1
+        || (err != EIO && err != NGX_EINVAL && err != EMSGSIZE))
     {
-        /* some interfaces, virtual machines and path MTUs refuse it */
-
-        if (!*tx->plain) {
-            *tx->plain = 1;
-
-            ngx_log_error(NGX_LOG_INFO, tx->log, err,
-                          "UDP_SEGMENT failed, sending datagrams one by one");
-        }
-
-        ngx_stream_quic_passthrough_send_plain(worker, tx, *run);
-        *run = (*run)->next;
-
         return 0;
     }
 
-    if (err != NGX_EAGAIN && !*retried) {
+    if (!*tx->plain) {
+        *tx->plain = 1;
 
-        /*
-         * A connected socket reports what became of an earlier datagram and
-         * sends nothing; this datagram may fare better.
-         */
-
-        *retried = 1;
-        return tx->sockaddr ? 0 : err;
+        ngx_log_error(NGX_LOG_INFO, tx->log, err,
+                      "UDP_SEGMENT failed, sending datagrams one by one");
     }
 
-    ngx_log_debug1(NGX_LOG_DEBUG_STREAM, tx->log, err,
-                   "quic passthrough: %ui datagrams not sent",
-                   (*run)->segments);
-
-    ngx_stream_quic_passthrough_count(worker, NGX_STREAM_QUIC_PT_SEND_FAILED,
-                                      (*run)->segments);
-    *run = (*run)->next;
-    *retried = 0;
-
-    return (tx->sockaddr || err == NGX_EAGAIN) ? 0 : err;
+    return 1;
 }
 
 
 static void
-ngx_stream_quic_passthrough_send_plain(
-    ngx_stream_quic_passthrough_worker_t *worker,
-    ngx_stream_quic_passthrough_tx_t *tx,
-    ngx_stream_quic_passthrough_run_t *run)
+ngx_stream_quic_pt_udp_send_plain(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run)
 {
-    u_char                                 *p, *last;
-    size_t                                  len;
-    ngx_uint_t                              counter;
-    struct iovec                            iov;
-    struct msghdr                           msg;
-    ngx_stream_quic_passthrough_run_t       single;
-    ngx_stream_quic_passthrough_piece_t    *piece, part;
-    ngx_stream_quic_passthrough_control_t   control;
+    u_char                        *p, *last;
+    size_t                         len;
+    ngx_uint_t                     counter;
+    struct iovec                   iov;
+    struct msghdr                  msg;
+    ngx_stream_quic_pt_run_t       single;
+    ngx_stream_quic_pt_piece_t    *piece, part;
+    ngx_stream_quic_pt_control_t   control;
 
     single = *run;
     single.segments = 1;
@@ -522,8 +509,7 @@ ngx_stream_quic_passthrough_send_plain(
             part.data = p;
             part.len = len;
 
-            ngx_stream_quic_passthrough_fill(tx, &single, &msg, &iov,
-                                             &control);
+            ngx_stream_quic_pt_udp_fill(tx, &single, &msg, &iov, &control);
 
             counter = tx->counter;
 
@@ -531,7 +517,7 @@ ngx_stream_quic_passthrough_send_plain(
                 counter = NGX_STREAM_QUIC_PT_SEND_FAILED;
             }
 
-            ngx_stream_quic_passthrough_count(worker, counter, 1);
+            ngx_stream_quic_pt_count(worker, counter, 1);
 
             p += len;
         }
@@ -545,7 +531,7 @@ ngx_stream_quic_passthrough_send_plain(
  */
 
 void
-ngx_stream_quic_passthrough_socket_options(ngx_socket_t fd, ngx_uint_t family,
+ngx_stream_quic_pt_udp_options(ngx_socket_t fd, ngx_uint_t family,
     ngx_uint_t on, ngx_log_t *log)
 {
     int  value;

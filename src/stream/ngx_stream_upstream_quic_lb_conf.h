@@ -18,12 +18,13 @@
 #include <ngx_core.h>
 #include <ngx_stream.h>
 
-#include "ngx_stream_upstream_quic_lb_module.h"
+#include "ngx_stream_quic_lb_router.h"
 
 
 /*
- * The context of the directives inside "quic_lb": a bit that no NGX_STREAM_
- * context has, the farthest from those that later versions may add.
+ * The context of the directives inside "quic_lb".  A bit of NGX_ANY_CONF, so
+ * that "include" works in the block, and one that no NGX_STREAM_ context has:
+ * the farthest from those that later versions may add.
  */
 
 #define NGX_STREAM_QUIC_LB_CONF  0x80000000
@@ -36,11 +37,13 @@
 /* a "server_id" line */
 
 typedef struct {
-    ngx_stream_quic_lb_server_t      *server;     /* set by _conf_init() */
+    ngx_stream_quic_lb_server_t      *server;     /* of _init_servers() */
     ngx_str_t                         text;       /* both as written */
     ngx_str_t                         address;
     u_char                           *file_name;
     ngx_uint_t                        line;
+
+    /* zeroes follow "server_id_length" octets */
     u_char                            id[QUIC_LB_SERVER_ID_MAX];
 } ngx_stream_quic_lb_id_t;
 
@@ -74,6 +77,8 @@ typedef struct {
 } ngx_stream_quic_lb_servers_t;
 
 
+/* ngx_stream_upstream_quic_lb_conf.c */
+
 /*
  * Reads the block that |cf| is at, with |config_id|, and checks all but the
  * addresses.  Returns NULL with the error logged.
@@ -82,29 +87,54 @@ typedef struct {
 ngx_stream_quic_lb_conf_t *ngx_stream_quic_lb_conf_parse(ngx_conf_t *cf,
     ngx_uint_t config_id);
 
-/* setters of the directives inside the block */
+/* setters of directives inside the block */
 
 char *ngx_stream_quic_lb_conf_length(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_stream_quic_lb_conf_server_id(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_stream_quic_lb_conf_unmapped(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 
 /*
- * Finds the servers that the "server_id" lines of |configs|, an array of
- * QUIC_LB_CONFIG_MAX + 1 pointers that may be NULL, name in |us|.  To be called
- * when all "server" lines are known.  Returns NGX_OK, or NGX_ERROR with the
- * error logged.
+ * Returns the name of a directive in which |one| and |two| differ, or NULL if
+ * they decode alike.
  */
 
-ngx_int_t ngx_stream_quic_lb_conf_init(ngx_conf_t *cf,
-    ngx_stream_upstream_srv_conf_t *us, ngx_stream_quic_lb_conf_t **configs,
-    ngx_stream_quic_lb_servers_t *servers);
+const char *ngx_stream_quic_lb_conf_differs(ngx_stream_quic_lb_conf_t *one,
+    ngx_stream_quic_lb_conf_t *two);
 
-/* whether a "server" line of |us| is resolved at run time */
 
-ngx_uint_t ngx_stream_quic_lb_conf_resolves(ngx_stream_upstream_srv_conf_t *us);
+/* ngx_stream_upstream_quic_lb_key.c */
+
+/*
+ * Reads the QUIC_LB_KEY_LEN octets of |key| from |file|, whose name it makes
+ * absolute.  Returns NGX_OK, or NGX_ERROR with the error logged.
+ */
+
+ngx_int_t ngx_stream_quic_lb_conf_read_key(ngx_conf_t *cf, ngx_str_t *file,
+    u_char *key);
+
+/*
+ * Reads |len| octets into |dst| from the 2 * |len| hexadecimal digits at |src|.
+ * Returns NGX_OK, or NGX_ERROR if one is no such digit.
+ */
+
+ngx_int_t ngx_stream_quic_lb_conf_hex(u_char *dst, u_char *src, size_t len);
+
+
+/* ngx_stream_upstream_quic_lb_servers.c */
+
+/* setter of the "server_id" lines inside the block */
+
+char *ngx_stream_quic_lb_conf_server_id(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+/*
+ * Reads the server IDs of |conf|, whose lengths are known, and sorts them.
+ * Returns NGX_OK, or NGX_ERROR with the error logged.
+ */
+
+ngx_int_t ngx_stream_quic_lb_conf_check_ids(ngx_conf_t *cf,
+    ngx_stream_quic_lb_conf_t *conf);
 
 /*
  * Returns the line of |id|, which has |conf->cid.server_id_len| octets, or
@@ -115,24 +145,19 @@ ngx_stream_quic_lb_id_t *ngx_stream_quic_lb_conf_find(
     ngx_stream_quic_lb_conf_t *conf, u_char *id);
 
 /*
- * Returns the name of a directive in which |one| and |two| differ, or NULL if
- * they decode alike.
+ * Finds the servers that the "server_id" lines of |configs|, an array of
+ * QUIC_LB_CONFIG_MAX + 1 pointers that may be NULL, name in |us|.  To be called
+ * when all "server" lines are known.  Returns NGX_OK, or NGX_ERROR with the
+ * error logged.
  */
 
-const char *ngx_stream_quic_lb_conf_differs(ngx_stream_quic_lb_conf_t *one,
-    ngx_stream_quic_lb_conf_t *two);
+ngx_int_t ngx_stream_quic_lb_conf_init_servers(ngx_conf_t *cf,
+    ngx_stream_upstream_srv_conf_t *us, ngx_stream_quic_lb_conf_t **configs,
+    ngx_stream_quic_lb_servers_t *servers);
 
-/*
- * The "quic_lb" blocks of |uscf|, which this module balances: an array of
- * QUIC_LB_CONFIG_MAX + 1 pointers that may be NULL.
- */
+/* whether a "server" line of |us| is resolved at run time */
 
-ngx_stream_quic_lb_conf_t **ngx_stream_upstream_quic_lb_configs(
-    ngx_stream_upstream_srv_conf_t *uscf);
-
-/* adds the $quic_... variables, which show the route of a session */
-
-ngx_int_t ngx_stream_quic_lb_add_variables(ngx_conf_t *cf);
+ngx_uint_t ngx_stream_quic_lb_conf_resolves(ngx_stream_upstream_srv_conf_t *us);
 
 
 #endif /* _NGX_STREAM_UPSTREAM_QUIC_LB_CONF_H_INCLUDED_ */

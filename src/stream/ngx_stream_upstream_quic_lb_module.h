@@ -5,10 +5,8 @@
 
 
 /*
- * Routing by connection ID and the balancer behind "quic_lb" and
- * "quic_maglev".  A route is what is known of a datagram's way to its
- * backend; as the session's context of ngx_stream_upstream_quic_lb_module it
- * tells the balancer which peer to take and feeds the $quic_... variables.
+ * The balancer behind "quic_lb" and "quic_maglev", as other modules see it: the
+ * route that is the session's context of the module chooses the peer.
  */
 
 
@@ -20,119 +18,8 @@
 #include <ngx_core.h>
 #include <ngx_stream.h>
 
-#include "quic_lb_error.h"
-#include "quic_lb_packet.h"
-#include "quic_lb_cid.h"
-#include "quic_lb_hash.h"
+#include "ngx_stream_quic_lb_router.h"
 
-
-/* $quic_routed_by */
-
-typedef enum {
-    NGX_STREAM_QUIC_LB_NONE = 0,          /* not routed */
-    NGX_STREAM_QUIC_LB_SERVER_ID,         /* a "server_id" line */
-    NGX_STREAM_QUIC_LB_MAGLEV_SERVER_ID,  /* "unmapped maglev" */
-    NGX_STREAM_QUIC_LB_CONNECTION,        /* 4-tuple and a connection ID */
-    NGX_STREAM_QUIC_LB_CID,               /* a learned connection ID */
-    NGX_STREAM_QUIC_LB_ADDRESS,           /* 4-tuple alone */
-    NGX_STREAM_QUIC_LB_MAGLEV,            /* the fallback */
-    NGX_STREAM_QUIC_LB_UPSTREAM           /* another balancer's choice */
-} ngx_stream_quic_lb_by_e;
-
-
-/*
- * A server of "server_id" lines, one for all lines of an upstream with the same
- * address; lives as long as the configuration.
- */
-
-typedef struct {
-    ngx_stream_upstream_srv_conf_t   *upstream;
-    struct sockaddr                  *sockaddr;
-    socklen_t                         socklen;
-    ngx_str_t                         name;       /* address:port */
-    ngx_uint_t                        index;      /* private */
-} ngx_stream_quic_lb_server_t;
-
-
-typedef struct {
-    ngx_stream_quic_lb_by_e           by;
-
-    /* SERVER_ID, MAGLEV_SERVER_ID: whose configuration decoded the DCID */
-    ngx_stream_upstream_srv_conf_t   *upstream;
-
-    ngx_stream_quic_lb_server_t      *server;     /* SERVER_ID only */
-
-    /* the key of Maglev, for all but SERVER_ID */
-    uint64_t                          hash;
-
-    uint32_t                          version;    /* 0: short header */
-    u_char                            dcid_len;   /* octets known to be it */
-    u_char                            config_id;  /* 0xff: none decoded */
-    u_char                            server_id_len;
-    u_char                            dcid[QUIC_LB_CID_MAX];
-    u_char                            server_id[QUIC_LB_SERVER_ID_MAX];
-} ngx_stream_quic_lb_route_t;
-
-
-/*
- * The QUIC-LB configurations of all upstreams that a listen address can
- * reach.  Zeroed, it is empty.
- */
-
-typedef struct {
-    /* ngx_stream_quic_lb_conf_t *, by codepoint */
-    ngx_array_t                      *configs[QUIC_LB_CONFIG_MAX + 1];
-} ngx_stream_quic_lb_router_t;
-
-
-/*
- * Adds the configurations of |uscf|, if it has any, to |router|, once.  To be
- * called after the upstreams' init_upstream.  Two upstreams may share a
- * codepoint only with equal parameters and disjoint server IDs.  Returns
- * NGX_OK, or NGX_ERROR with the error logged.
- */
-
-ngx_int_t ngx_stream_quic_lb_router_add(ngx_conf_t *cf,
-    ngx_stream_quic_lb_router_t *router,
-    ngx_stream_upstream_srv_conf_t *uscf);
-
-/*
- * Decodes the DCID of |pkt|.  Always sets version and dcid of |route|; of a
- * short header only as many DCID octets as the configuration of its codepoint
- * has, none without one.  Returns
- * NGX_OK        by, upstream, config_id, server_id and server (SERVER_ID) or
- *               hash (MAGLEV_SERVER_ID) are set;
- * NGX_DECLINED  unroutable: by is NONE, upstream and server are NULL,
- *               server_id_len is 0, config_id is 0xff.
- */
-
-ngx_int_t ngx_stream_quic_lb_router_decode(ngx_stream_quic_lb_router_t *router,
-    quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route);
-
-/*
- * Returns NGX_OK if |server| may get new connections, NGX_BUSY if it is
- * failing ("max_fails") and NGX_DECLINED if it is "down".  An address that is
- * no peer at the moment (not resolved yet or any more) is NGX_OK.
- */
-
-ngx_int_t ngx_stream_quic_lb_server_state(ngx_stream_quic_lb_server_t *server);
-
-/*
- * The key of the fallback: the 4-tuple for codepoint 0b111 and for a DCID that
- * is empty or, in a short header, of unknown length; else the DCID.  Depends on
- * nothing but its arguments.
- */
-
-uint64_t ngx_stream_quic_lb_fallback_hash(quic_lb_packet_t *pkt,
-    struct sockaddr *client, struct sockaddr *local);
-
-/* the key of Maglev for what is not a datagram: the address without the port */
-
-uint64_t ngx_stream_quic_lb_client_hash(struct sockaddr *client);
-
-/* the hash behind all of these, the same on every worker and balancer */
-
-uint64_t ngx_stream_quic_lb_hash(const void *data, size_t len);
 
 /* whether |uscf| is balanced by "quic_lb" or "quic_maglev" */
 

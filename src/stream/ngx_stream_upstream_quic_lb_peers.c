@@ -4,11 +4,16 @@
  */
 
 
+/*
+ * The lists themselves: made, brought up to date and searched.  See the header
+ * for when, and by whom.
+ */
+
+
 #include <ngx_config.h>
 #include <ngx_core.h>
 #include <ngx_stream.h>
 
-#include "ngx_stream_upstream_quic_lb_module.h"
 #include "ngx_stream_upstream_quic_lb_peers.h"
 
 
@@ -126,6 +131,44 @@ ngx_stream_upstream_quic_lb_peers_update(
 }
 
 
+ngx_int_t
+ngx_stream_upstream_quic_lb_peers_find(ngx_stream_upstream_quic_lb_peers_t *ps,
+    ngx_stream_upstream_rr_peers_t **peersp,
+    ngx_stream_quic_lb_server_t *server,
+    ngx_stream_upstream_quic_lb_peer_t **entry)
+{
+    ngx_stream_upstream_rr_peers_t      *peers;
+    ngx_stream_upstream_quic_lb_list_t  *list;
+
+    list = &ps->primary;
+
+    for (peers = *peersp; peers; peers = peers->next) {
+
+        ngx_stream_upstream_rr_peers_rlock(peers);
+
+        if (ngx_stream_upstream_quic_lb_peers_update(ps, list, peers)
+            != NGX_OK)
+        {
+            ngx_stream_upstream_rr_peers_unlock(peers);
+            return NGX_ERROR;
+        }
+
+        *entry = list->servers[server->index];
+
+        if (*entry) {
+            *peersp = peers;
+            return NGX_OK;
+        }
+
+        ngx_stream_upstream_rr_peers_unlock(peers);
+
+        list = &ps->backup;
+    }
+
+    return NGX_DECLINED;
+}
+
+
 static ngx_int_t
 ngx_stream_upstream_quic_lb_peers_make(ngx_stream_upstream_quic_lb_peers_t *ps,
     ngx_stream_upstream_quic_lb_list_t *list,
@@ -136,6 +179,8 @@ ngx_stream_upstream_quic_lb_peers_make(ngx_stream_upstream_quic_lb_peers_t *ps,
     list->peers = NULL;
     list->table = NULL;
     list->nelts = peers->number;
+
+    /* one more of each: there may be none, and malloc(0) may return NULL */
 
     list->elts = ngx_pcalloc(pool, (list->nelts + 1)
                                 * sizeof(ngx_stream_upstream_quic_lb_peer_t));

@@ -84,6 +84,21 @@ ngx_int_t ngx_stream_upstream_quic_lb_peers_update(
     ngx_stream_upstream_quic_lb_list_t *list,
     ngx_stream_upstream_rr_peers_t *peers);
 
+/*
+ * Finds |server| among |*peers|, the primary ones of |ps|, and the backup ones.
+ * Returns
+ * NGX_OK        |*entry| is its peer, in |*peers|, which are locked for reading
+ *               and which the caller unlocks;
+ * NGX_DECLINED  it is no peer at the moment ("resolve" only);
+ * NGX_ERROR     there is no memory.
+ */
+
+ngx_int_t ngx_stream_upstream_quic_lb_peers_find(
+    ngx_stream_upstream_quic_lb_peers_t *ps,
+    ngx_stream_upstream_rr_peers_t **peers,
+    ngx_stream_quic_lb_server_t *server,
+    ngx_stream_upstream_quic_lb_peer_t **entry);
+
 
 /* changes with the peers; without "resolve" they do not change */
 
@@ -97,14 +112,6 @@ ngx_int_t ngx_stream_upstream_quic_lb_peers_update(
 #define ngx_stream_upstream_quic_lb_peers_config(peers)  0
 
 #endif
-
-
-/* the rule of round robin; |peer| is locked */
-
-#define ngx_stream_upstream_quic_lb_peer_failing(peer, now)                   \
-    ((peer)->max_fails                                                        \
-     && (peer)->fails >= (peer)->max_fails                                    \
-     && (now) - (peer)->checked <= (peer)->fail_timeout)
 
 
 #endif /* _NGX_STREAM_UPSTREAM_QUIC_LB_PEERS_H_INCLUDED_ */

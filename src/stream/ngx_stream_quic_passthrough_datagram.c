@@ -1,0 +1,409 @@
+
+/*
+ * Copyright (C) ngx-quic-lb contributors
+ */
+
+
+/*
+ * The way of a client's datagram: a message is looked up once, each of its
+ * datagrams is routed, and goes to a leg or waits until its flow is ready.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+#include <ngx_stream.h>
+
+#include "ngx_stream_quic_passthrough_module.h"
+
+
+#define NGX_STREAM_QUIC_PT_KEY                                                \
+    (sizeof(uintptr_t) + 2 * NGX_STREAM_QUIC_LB_ADDRESS_MAX)
+
+
+static uint64_t ngx_stream_quic_pt_datagram_hash(
+    ngx_stream_quic_pt_listener_t *listener, ngx_stream_quic_pt_message_t *m);
+static ngx_stream_quic_pt_flow_t *ngx_stream_quic_pt_datagram_flow(
+    ngx_stream_quic_pt_listener_t *listener, ngx_stream_quic_pt_message_t *m,
+    uint64_t hash);
+static ngx_uint_t ngx_stream_quic_pt_datagram_matches(
+    ngx_stream_quic_pt_flow_t *flow, ngx_stream_quic_pt_listener_t *listener,
+    ngx_stream_quic_pt_message_t *m);
+static ngx_stream_quic_pt_flow_t *ngx_stream_quic_pt_datagram_first(
+    ngx_stream_quic_pt_listener_t *listener, ngx_stream_quic_pt_message_t *m,
+    u_char *data, size_t len, uint64_t hash);
+static ngx_int_t ngx_stream_quic_pt_datagram_route(
+    ngx_stream_quic_pt_listener_t *listener, ngx_stream_quic_pt_flow_t *flow,
+    struct sockaddr *client, struct sockaddr *local, u_char *data, size_t len,
+    quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route,
+    ngx_stream_quic_pt_leg_t **leg);
+static void ngx_stream_quic_pt_datagram_pass(ngx_stream_quic_pt_flow_t *flow,
+    u_char *data, size_t len, ngx_uint_t ecn);
+static void ngx_stream_quic_pt_datagram_forward(
+    ngx_stream_quic_pt_flow_t *flow, u_char *data, size_t len, ngx_uint_t ecn);
+static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_datagram_leg(
+    ngx_stream_quic_pt_flow_t *flow, u_char *data, size_t len);
+static void ngx_stream_quic_pt_datagram_enqueue(
+    ngx_stream_quic_pt_flow_t *flow, u_char *data, size_t len, ngx_uint_t ecn);
+
+
+void
+ngx_stream_quic_pt_datagram_read(ngx_stream_quic_pt_listener_t *listener,
+    ngx_stream_quic_pt_message_t *m)
+{
+    u_char                       *p, *last;
+    size_t                        len;
+    uint64_t                      hash;
+    ngx_uint_t                    n;
+    ngx_stream_quic_pt_flow_t    *flow;
+    ngx_stream_quic_pt_worker_t  *worker;
+
+    worker = listener->worker;
+
+    n = m->len ? (m->len + m->segment - 1) / m->segment : 1;
+
+    ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_RECEIVED, n);
+
+    if (m->len == 0) {
+        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_MALFORMED, 1);
+        return;
+    }
+
+    flow = worker->recent;
+
+    if (flow && ngx_stream_quic_pt_datagram_matches(flow, listener, m)) {
+        hash = flow->node.hash;
+
+    } else {
+        hash = ngx_stream_quic_pt_datagram_hash(listener, m);
+        flow = ngx_stream_quic_pt_datagram_flow(listener, m, hash);
+    }
+
+    p = m->data;
+    last = p + m->len;
+
+    while (p < last) {
+
+        len = ngx_min(m->segment, (size_t) (last - p));
+
+        if (flow == NULL) {
+            flow = ngx_stream_quic_pt_datagram_first(listener, m, p, len,
+                                                     hash);
+        }
+
+        if (flow) {
+            ngx_stream_quic_pt_datagram_pass(flow, p, len, m->ecn);
+
+            /* it may have lost its session, or been freed */
+
+            flow = worker->recent;
+        }
+
+        p += len;
+    }
+}
+
+
+static uint64_t
+ngx_stream_quic_pt_datagram_hash(ngx_stream_quic_pt_listener_t *listener,
+    ngx_stream_quic_pt_message_t *m)
+{
+    u_char  *p, key[NGX_STREAM_QUIC_PT_KEY];
+
+    p = ngx_cpymem(key, &listener, sizeof(uintptr_t));
+    p = ngx_stream_quic_lb_address(p, &m->sockaddr.sockaddr);
+
+    if (listener->listening->wildcard) {
+        p = ngx_stream_quic_lb_address(p, &m->local.sockaddr);
+    }
+
+    return quic_lb_hash(&listener->worker->key, key, p - key);
+}
+
+
+static ngx_stream_quic_pt_flow_t *
+ngx_stream_quic_pt_datagram_flow(ngx_stream_quic_pt_listener_t *listener,
+    ngx_stream_quic_pt_message_t *m, uint64_t hash)
+{
+    quic_lb_table_node_t         *node;
+    ngx_stream_quic_pt_flow_t    *flow;
+    ngx_stream_quic_pt_worker_t  *worker;
+
+    worker = listener->worker;
+    worker->recent = NULL;
+
+    for (node = quic_lb_table_first(&worker->flows, hash);
+         node;
+         node = quic_lb_table_next(node))
+    {
+        flow = (ngx_stream_quic_pt_flow_t *) node;
+
+        if (!ngx_stream_quic_pt_datagram_matches(flow, listener, m)) {
+            continue;
+        }
+
+        if (flow->refused
+            && ngx_current_msec - flow->started >= NGX_STREAM_QUIC_PT_REFUSED)
+        {
+            ngx_stream_quic_pt_flow_free(flow);
+            return NULL;
+        }
+
+        worker->recent = flow;
+        return flow;
+    }
+
+    return NULL;
+}
+
+
+static ngx_uint_t
+ngx_stream_quic_pt_datagram_matches(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_pt_listener_t *listener, ngx_stream_quic_pt_message_t *m)
+{
+    ngx_listening_t  *ls;
+
+    if (flow->listener != listener
+        || ngx_cmp_sockaddr(&flow->client.sockaddr, flow->socklen,
+                            &m->sockaddr.sockaddr, m->socklen, 1)
+           != NGX_OK)
+    {
+        return 0;
+    }
+
+    ls = listener->listening;
+
+    return !ls->wildcard
+           || ngx_cmp_sockaddr(&flow->local.sockaddr, ls->socklen,
+                               &m->local.sockaddr, ls->socklen, 0)
+              == NGX_OK;
+}
+
+
+/* the first datagram of an address makes its flow, if it can be routed */
+
+static ngx_stream_quic_pt_flow_t *
+ngx_stream_quic_pt_datagram_first(ngx_stream_quic_pt_listener_t *listener,
+    ngx_stream_quic_pt_message_t *m, u_char *data, size_t len, uint64_t hash)
+{
+    quic_lb_packet_t             pkt;
+    ngx_stream_quic_pt_leg_t    *leg;
+    ngx_stream_quic_pt_flow_t   *flow;
+    ngx_stream_quic_lb_route_t   route;
+
+    if (ngx_stream_quic_pt_datagram_route(listener, NULL,
+                                          &m->sockaddr.sockaddr,
+                                          &m->local.sockaddr, data, len, &pkt,
+                                          &route, &leg)
+        != NGX_OK)
+    {
+        return NULL;
+    }
+
+    flow = ngx_stream_quic_pt_flow_create(listener, m, &pkt, &route, hash);
+
+    if (flow == NULL) {
+        ngx_stream_quic_pt_count(listener->worker,
+                                 NGX_STREAM_QUIC_PT_OVERLOAD, 1);
+    }
+
+    return flow;
+}
+
+
+/* returns NGX_DECLINED for a datagram to be dropped, which is counted */
+
+static ngx_int_t
+ngx_stream_quic_pt_datagram_route(ngx_stream_quic_pt_listener_t *listener,
+    ngx_stream_quic_pt_flow_t *flow, struct sockaddr *client,
+    struct sockaddr *local, u_char *data, size_t len, quic_lb_packet_t *pkt,
+    ngx_stream_quic_lb_route_t *route, ngx_stream_quic_pt_leg_t **leg)
+{
+    ngx_stream_quic_lb_router_t  *router;
+
+    if (quic_lb_packet_parse(pkt, data, len) != QUIC_LB_OK) {
+        ngx_stream_quic_pt_count(listener->worker,
+                                 NGX_STREAM_QUIC_PT_MALFORMED, 1);
+        return NGX_DECLINED;
+    }
+
+    router = ngx_stream_quic_pt_route_router(listener->listening, local);
+
+    if (ngx_stream_quic_pt_route_decide(flow, router, client, local, pkt,
+                                        route, leg)
+        != NGX_OK)
+    {
+        ngx_stream_quic_pt_count(listener->worker,
+                                 NGX_STREAM_QUIC_PT_UNROUTABLE, 1);
+        return NGX_DECLINED;
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_stream_quic_pt_datagram_pass(ngx_stream_quic_pt_flow_t *flow, u_char *data,
+    size_t len, ngx_uint_t ecn)
+{
+    if (flow->refused) {
+        ngx_stream_quic_pt_count(flow->listener->worker,
+                                 NGX_STREAM_QUIC_PT_REFUSED_FLOW, 1);
+        return;
+    }
+
+    flow->session->received += len;
+
+    if (!flow->ready) {
+        ngx_stream_quic_pt_datagram_enqueue(flow, data, len, ecn);
+        return;
+    }
+
+    ngx_stream_quic_pt_datagram_forward(flow, data, len, ecn);
+}
+
+
+static void
+ngx_stream_quic_pt_datagram_forward(ngx_stream_quic_pt_flow_t *flow,
+    u_char *data, size_t len, ngx_uint_t ecn)
+{
+    ngx_stream_quic_pt_leg_t  *leg;
+
+    leg = ngx_stream_quic_pt_route_repeated(flow, data, len);
+
+    if (leg == NULL) {
+        leg = ngx_stream_quic_pt_datagram_leg(flow, data, len);
+
+        if (leg == NULL) {
+            return;
+        }
+    }
+
+    if (flow->half_open && flow->answered) {
+        ngx_stream_quic_pt_flow_confirm(flow);
+    }
+
+    ngx_stream_quic_pt_leg_send(leg, data, len, ecn);
+}
+
+
+/* the leg for a datagram whose DCID is another than the last one's */
+
+static ngx_stream_quic_pt_leg_t *
+ngx_stream_quic_pt_datagram_leg(ngx_stream_quic_pt_flow_t *flow, u_char *data,
+    size_t len)
+{
+    quic_lb_packet_t             pkt;
+    ngx_stream_quic_pt_leg_t    *leg;
+    ngx_stream_quic_lb_route_t   route;
+
+    if (ngx_stream_quic_pt_datagram_route(flow->listener, flow,
+                                          &flow->client.sockaddr,
+                                          &flow->local.sockaddr, data, len,
+                                          &pkt, &route, &leg)
+        != NGX_OK)
+    {
+        return NULL;
+    }
+
+    if (pkt.type == QUIC_LB_PACKET_INITIAL
+        && ngx_stream_quic_pt_session_admit(flow) != NGX_OK)
+    {
+        ngx_stream_quic_pt_count(flow->listener->worker,
+                                 NGX_STREAM_QUIC_PT_REFUSED_FLOW, 1);
+        return NULL;
+    }
+
+    if (leg == NULL) {
+        leg = ngx_stream_quic_pt_leg_get(flow, &route);
+
+        if (leg == NULL) {
+
+            if (flow->nlegs == 0) {
+                ngx_stream_quic_pt_flow_refuse(flow, NGX_STREAM_BAD_GATEWAY);
+            }
+
+            return NULL;
+        }
+    }
+
+    if (pkt.type == QUIC_LB_PACKET_INITIAL) {
+        leg->opened = 1;
+    }
+
+    flow->route = route;
+    flow->route_leg = leg;
+    flow->last = leg;
+
+    ngx_stream_quic_pt_route_learn_client(flow, &pkt, leg);
+
+    return leg;
+}
+
+
+static void
+ngx_stream_quic_pt_datagram_enqueue(ngx_stream_quic_pt_flow_t *flow,
+    u_char *data, size_t len, ngx_uint_t ecn)
+{
+    ngx_stream_quic_pt_queued_t  *dg;
+    ngx_stream_quic_pt_worker_t  *worker;
+
+    worker = flow->listener->worker;
+    dg = NULL;
+
+    if (flow->ndatagrams < NGX_STREAM_QUIC_PT_QUEUE) {
+        dg = ngx_alloc(offsetof(ngx_stream_quic_pt_queued_t, data) + len,
+                       worker->log);
+    }
+
+    if (dg == NULL) {
+        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_OVERLOAD, 1);
+        return;
+    }
+
+    ngx_memcpy(dg->data, data, len);
+    dg->len = len;
+    dg->ecn = ecn;
+
+    ngx_queue_insert_tail(&flow->datagrams, &dg->queue);
+    flow->ndatagrams++;
+}
+
+
+void
+ngx_stream_quic_pt_datagram_ready(ngx_stream_quic_pt_flow_t *flow)
+{
+    ngx_uint_t                    i, n;
+    ngx_queue_t                  *q;
+    ngx_stream_quic_pt_queued_t  *sent[NGX_STREAM_QUIC_PT_QUEUE];
+    ngx_stream_quic_pt_worker_t  *worker;
+
+    worker = flow->listener->worker;
+
+    /* a refused flow has counted and freed what was left */
+
+    for (n = 0; !ngx_queue_empty(&flow->datagrams); n++) {
+        q = ngx_queue_head(&flow->datagrams);
+        ngx_queue_remove(q);
+        flow->ndatagrams--;
+
+        sent[n] = ngx_queue_data(q, ngx_stream_quic_pt_queued_t, queue);
+
+        ngx_stream_quic_pt_datagram_forward(flow, sent[n]->data, sent[n]->len,
+                                            sent[n]->ecn);
+    }
+
+    if (n == 0) {
+
+        /* the flow is made within a batch, which goes on */
+
+        return;
+    }
+
+    ngx_stream_quic_pt_leg_flush_all(worker);
+
+    for (i = 0; i < n; i++) {
+        ngx_free(sent[i]);
+    }
+}

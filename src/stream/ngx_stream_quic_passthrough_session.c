@@ -1,0 +1,396 @@
+
+/*
+ * Copyright (C) ngx-quic-lb contributors
+ */
+
+
+/*
+ * The session of a flow in nginx's phases, and where it is to go: an upstream,
+ * an address, or a name that is resolved while the flow waits.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+#include <ngx_stream.h>
+
+#include "ngx_stream_quic_passthrough_module.h"
+
+
+static ngx_int_t ngx_stream_quic_pt_session_post_accept(
+    ngx_stream_session_t *s);
+static ngx_int_t ngx_stream_quic_pt_session_preaccess(ngx_stream_session_t *s);
+static ngx_int_t ngx_stream_quic_pt_session_eval(ngx_stream_session_t *s,
+    ngx_stream_quic_pt_flow_t *flow, ngx_stream_complex_value_t *value);
+static ngx_stream_upstream_srv_conf_t *ngx_stream_quic_pt_session_upstream(
+    ngx_stream_session_t *s, ngx_stream_upstream_resolved_t *ur);
+static ngx_int_t ngx_stream_quic_pt_session_resolve(ngx_stream_session_t *s,
+    ngx_stream_quic_pt_flow_t *flow);
+static void ngx_stream_quic_pt_session_resolved(ngx_resolver_ctx_t *ctx);
+static ngx_int_t ngx_stream_quic_pt_session_copy_addrs(ngx_stream_session_t *s,
+    ngx_stream_upstream_resolved_t *ur, ngx_resolver_ctx_t *ctx);
+
+
+ngx_int_t
+ngx_stream_quic_pt_session_init(ngx_conf_t *cf)
+{
+    ngx_stream_handler_pt        *h;
+    ngx_stream_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_stream_conf_get_module_main_conf(cf, ngx_stream_core_module);
+
+    h = ngx_array_push(&cmcf->phases[NGX_STREAM_POST_ACCEPT_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_stream_quic_pt_session_post_accept;
+
+    h = ngx_array_push(&cmcf->phases[NGX_STREAM_PREACCESS_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_stream_quic_pt_session_preaccess;
+
+    return NGX_OK;
+}
+
+
+/* session and flow find each other in the first phase */
+
+static ngx_int_t
+ngx_stream_quic_pt_session_post_accept(ngx_stream_session_t *s)
+{
+    ngx_stream_quic_pt_flow_t  *flow;
+
+    if (s->connection->type != SOCK_DGRAM) {
+        return NGX_DECLINED;
+    }
+
+    flow = ngx_stream_quic_pt_flow_find(s);
+
+    if (flow == NULL) {
+        return NGX_DECLINED;
+    }
+
+    flow->session = s;
+
+    ngx_stream_set_ctx(s, flow, ngx_stream_quic_passthrough_module);
+    ngx_stream_set_ctx(s, &flow->route, ngx_stream_upstream_quic_lb_module);
+
+    return NGX_DECLINED;
+}
+
+
+/*
+ * A connection that comes from another address or worker is not a new one:
+ * "limit_conn" would count it twice, and cut off the second.
+ */
+
+static ngx_int_t
+ngx_stream_quic_pt_session_preaccess(ngx_stream_session_t *s)
+{
+    ngx_stream_quic_pt_flow_t  *flow;
+
+    flow = ngx_stream_get_module_ctx(s, ngx_stream_quic_passthrough_module);
+
+    return (flow && flow->established) ? NGX_OK : NGX_DECLINED;
+}
+
+
+/*
+ * The phase is made up for when such a flow begins a connection after all, or
+ * a datagram with a server's ID would be all it takes to get around a limit.
+ */
+
+ngx_int_t
+ngx_stream_quic_pt_session_admit(ngx_stream_quic_pt_flow_t *flow)
+{
+    ngx_int_t                     rc;
+    ngx_uint_t                    i;
+    ngx_stream_handler_pt        *h;
+    ngx_stream_core_main_conf_t  *cmcf;
+
+    if (flow->limited) {
+        return NGX_DECLINED;
+    }
+
+    if (!flow->established) {
+        return NGX_OK;
+    }
+
+    flow->established = 0;
+
+    cmcf = ngx_stream_get_module_main_conf(flow->session,
+                                           ngx_stream_core_module);
+
+    h = cmcf->phases[NGX_STREAM_PREACCESS_PHASE].handlers.elts;
+    i = cmcf->phases[NGX_STREAM_PREACCESS_PHASE].handlers.nelts;
+
+    /* the last one registered is the first */
+
+    while (i-- > 0) {
+        rc = h[i](flow->session);
+
+        if (rc == NGX_OK) {
+            break;
+        }
+
+        if (rc != NGX_DECLINED) {
+            flow->limited = 1;
+            return NGX_DECLINED;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+void
+ngx_stream_quic_pt_session_handler(ngx_stream_session_t *s)
+{
+    ngx_int_t                       rc;
+    ngx_stream_quic_pt_flow_t      *flow;
+    ngx_stream_quic_pt_srv_conf_t  *pscf;
+
+    pscf = ngx_stream_get_module_srv_conf(s,
+                                          ngx_stream_quic_passthrough_module);
+
+    flow = ngx_stream_get_module_ctx(s, ngx_stream_quic_passthrough_module);
+
+    if (flow == NULL) {
+        ngx_log_error(NGX_LOG_ALERT, s->connection->log, 0,
+                      "a session without a flow in \"quic_passthrough\"");
+        ngx_stream_finalize_session(s, NGX_STREAM_INTERNAL_SERVER_ERROR);
+        return;
+    }
+
+    flow->timeout = pscf->timeout;
+    flow->upstream = pscf->upstream;
+
+    if (pscf->upstream_value) {
+        rc = ngx_stream_quic_pt_session_eval(s, flow, pscf->upstream_value);
+
+        if (rc == NGX_AGAIN) {
+            return;
+        }
+
+        if (rc != NGX_OK) {
+            ngx_stream_quic_pt_flow_refuse(flow,
+                                           NGX_STREAM_INTERNAL_SERVER_ERROR);
+            return;
+        }
+    }
+
+    ngx_stream_quic_pt_flow_ready(flow);
+}
+
+
+/* NGX_AGAIN: a name is being resolved */
+
+static ngx_int_t
+ngx_stream_quic_pt_session_eval(ngx_stream_session_t *s,
+    ngx_stream_quic_pt_flow_t *flow, ngx_stream_complex_value_t *value)
+{
+    ngx_str_t                        host;
+    ngx_url_t                        url;
+    ngx_stream_upstream_resolved_t  *ur;
+
+    if (ngx_stream_complex_value(s, value, &host) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_memzero(&url, sizeof(ngx_url_t));
+
+    url.url = host;
+    url.no_resolve = 1;
+
+    if (ngx_parse_url(s->connection->pool, &url) != NGX_OK) {
+        ngx_log_error(NGX_LOG_ERR, s->connection->log, 0,
+                      "%s in \"quic_passthrough\" value \"%V\"",
+                      url.err ? url.err : "error", &url.url);
+        return NGX_ERROR;
+    }
+
+    ur = ngx_pcalloc(s->connection->pool,
+                     sizeof(ngx_stream_upstream_resolved_t));
+    if (ur == NULL) {
+        return NGX_ERROR;
+    }
+
+    ur->host = url.host;
+    ur->port = url.port;
+    ur->no_port = url.no_port;
+
+    if (url.addrs) {
+        ur->sockaddr = url.addrs[0].sockaddr;
+        ur->socklen = url.addrs[0].socklen;
+        ur->name = url.addrs[0].name;
+        ur->naddrs = 1;
+    }
+
+    flow->upstream = ngx_stream_quic_pt_session_upstream(s, ur);
+
+    if (flow->upstream) {
+        return NGX_OK;
+    }
+
+    flow->resolved = ur;
+
+    if (ur->port == 0) {
+        ngx_log_error(NGX_LOG_ERR, s->connection->log, 0,
+                      "\"quic_passthrough\" value \"%V\" is neither an "
+                      "upstream nor an address with a port", &url.url);
+        return NGX_ERROR;
+    }
+
+    if (ur->sockaddr) {
+        return NGX_OK;
+    }
+
+    return ngx_stream_quic_pt_session_resolve(s, flow);
+}
+
+
+static ngx_stream_upstream_srv_conf_t *
+ngx_stream_quic_pt_session_upstream(ngx_stream_session_t *s,
+    ngx_stream_upstream_resolved_t *ur)
+{
+    ngx_uint_t                        i;
+    ngx_stream_upstream_srv_conf_t  **uscfp;
+    ngx_stream_upstream_main_conf_t  *umcf;
+
+    umcf = ngx_stream_get_module_main_conf(s, ngx_stream_upstream_module);
+    uscfp = umcf->upstreams.elts;
+
+    for (i = 0; i < umcf->upstreams.nelts; i++) {
+
+        if (uscfp[i]->host.len == ur->host.len
+            && ((uscfp[i]->port == 0 && ur->no_port)
+                || uscfp[i]->port == ur->port)
+            && ngx_strncasecmp(uscfp[i]->host.data, ur->host.data,
+                               ur->host.len)
+               == 0)
+        {
+            return uscfp[i];
+        }
+    }
+
+    return NULL;
+}
+
+
+static ngx_int_t
+ngx_stream_quic_pt_session_resolve(ngx_stream_session_t *s,
+    ngx_stream_quic_pt_flow_t *flow)
+{
+    ngx_resolver_ctx_t              *ctx, temp;
+    ngx_stream_core_srv_conf_t      *cscf;
+    ngx_stream_upstream_resolved_t  *ur;
+
+    ur = flow->resolved;
+    cscf = ngx_stream_get_module_srv_conf(s, ngx_stream_core_module);
+
+    temp.name = ur->host;
+
+    ctx = ngx_resolve_start(cscf->resolver, &temp);
+    if (ctx == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ctx == NGX_NO_RESOLVER) {
+        ngx_log_error(NGX_LOG_ERR, s->connection->log, 0,
+                      "no resolver defined to resolve %V", &ur->host);
+        return NGX_ERROR;
+    }
+
+    ctx->name = ur->host;
+    ctx->handler = ngx_stream_quic_pt_session_resolved;
+    ctx->data = flow;
+    ctx->timeout = cscf->resolver_timeout;
+
+    ur->ctx = ctx;
+
+    if (ngx_resolve_name(ctx) != NGX_OK) {
+        ur->ctx = NULL;
+        return NGX_ERROR;
+    }
+
+    /* a cached answer has called the handler already */
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_stream_quic_pt_session_resolved(ngx_resolver_ctx_t *ctx)
+{
+    ngx_int_t                        rc;
+    ngx_stream_session_t            *s;
+    ngx_stream_upstream_resolved_t  *ur;
+    ngx_stream_quic_pt_flow_t       *flow;
+
+    flow = ctx->data;
+    s = flow->session;
+    ur = flow->resolved;
+
+    if (ctx->state) {
+        ngx_log_error(NGX_LOG_ERR, s->connection->log, 0,
+                      "%V could not be resolved (%i: %s)",
+                      &ctx->name, ctx->state,
+                      ngx_resolver_strerror(ctx->state));
+        rc = NGX_ERROR;
+
+    } else {
+        rc = ngx_stream_quic_pt_session_copy_addrs(s, ur, ctx);
+    }
+
+    ngx_resolve_name_done(ctx);
+    ur->ctx = NULL;
+
+    if (rc != NGX_OK) {
+        ngx_stream_quic_pt_flow_refuse(flow, NGX_STREAM_BAD_GATEWAY);
+        return;
+    }
+
+    ngx_stream_quic_pt_flow_ready(flow);
+}
+
+
+/* the resolver's addresses go with its context, later legs need them too */
+
+static ngx_int_t
+ngx_stream_quic_pt_session_copy_addrs(ngx_stream_session_t *s,
+    ngx_stream_upstream_resolved_t *ur, ngx_resolver_ctx_t *ctx)
+{
+    ngx_uint_t            i;
+    ngx_pool_t           *pool;
+    ngx_resolver_addr_t  *addr;
+
+    pool = s->connection->pool;
+
+    addr = ngx_pcalloc(pool, ctx->naddrs * sizeof(ngx_resolver_addr_t));
+    if (addr == NULL) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < ctx->naddrs; i++) {
+        addr[i].socklen = ctx->addrs[i].socklen;
+        addr[i].priority = ctx->addrs[i].priority;
+        addr[i].weight = ctx->addrs[i].weight;
+
+        addr[i].sockaddr = ngx_palloc(pool, addr[i].socklen);
+        if (addr[i].sockaddr == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_memcpy(addr[i].sockaddr, ctx->addrs[i].sockaddr, addr[i].socklen);
+    }
+
+    ur->addrs = addr;
+    ur->naddrs = ctx->naddrs;
+
+    return NGX_OK;
+}

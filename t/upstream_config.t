@@ -7,7 +7,6 @@ use strict;
 use warnings;
 
 use FindBin;
-use Socket;
 use Test::More;
 
 use lib "$FindBin::Bin/lib";
@@ -281,25 +280,27 @@ for my $case (['127.0.0.1', 'no port'], ['[::1]', 'no port'],
             qr/invalid address "\Q$address\E" $invalid: $why.*, $form/);
 }
 
-# "localhost" has one address or two: each machine tests one of the rules
+# names of t/env
 
-my ($ok, $output) = check("server localhost:8441; quic_lb 0 { $lengths"
-                          . 'server_id 31441a localhost:8441; }');
-my @addresses = uniq(map { $_->{addr} } localhost());
+accepted('name of one address', 'server one.quic-lb.test:8441;'
+         . "quic_lb 0 { $lengths server_id 31441a one.quic-lb.test:8441; }");
+accepted('address of a name that has one', 'server one.quic-lb.test:8441;'
+         . "quic_lb 0 { $lengths server_id 31441a 127.0.0.1:8441; }");
+refused('name of two addresses', 'server two.quic-lb.test:8441;'
+        . "quic_lb 0 { $lengths server_id 31441a two.quic-lb.test:8441; }",
+        qr/"two\.quic-lb\.test:8441" $invalid: not an IP address nor the text/);
 
-if (@addresses == 1) {
-    ok($ok, 'name of one address') or diag($output);
-
-} else {
-    like($output, qr/"localhost:8441" $invalid: not an IP address nor the text/,
-         'name of several addresses');
+for my $address (qw/127.0.0.1:8441 127.0.0.2:8441/) {
+    accepted("$address of a name that has two",
+             'server two.quic-lb.test:8441;'
+             . "quic_lb 0 { $lengths server_id 31441a $address; }");
 }
 
 
 # the line that is named is that of the directive
 
-(undef, $output) = check("$servers\nquic_lb 0 {\n$lengths\n\n"
-                         . "server_id 31441a 127.0.0.9:1;\n}");
+my (undef, $output) = check("$servers\nquic_lb 0 {\n$lengths\n\n"
+                            . "server_id 31441a 127.0.0.9:1;\n}");
 my ($line) = line_of('server_id 31441a');
 like($output, qr/unknown server "127\.0\.0\.9:1" .* in \S+test\.conf:$line$/m,
      'line of server_id');
@@ -462,21 +463,4 @@ sub line_of {
     my @lines = split /\n/, $t->read('test.conf');
 
     return grep { $lines[$_ - 1] =~ /\Q$text\E/ } 1 .. @lines;
-}
-
-
-sub localhost {
-    my ($error, @found) = Socket::getaddrinfo('localhost', undef,
-        { flags => Socket::AI_ADDRCONFIG(), socktype => SOCK_DGRAM });
-
-    die "localhost: $error" if $error;
-
-    return @found;
-}
-
-
-sub uniq {
-    my %seen;
-
-    return grep { !$seen{$_}++ } @_;
 }

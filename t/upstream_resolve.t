@@ -36,11 +36,10 @@ upstream u {
 server { listen 127.0.0.1:$listen udp; proxy_pass u; }
 EOF
 
-if (!$ok) {
-    like($output, qr/"resolver" directive is not allowed here/,
-         'this nginx has no "resolve"') or diag($output);
-    $t->done();
-    exit 0;
+if (!$ok && $output =~ /"resolver" directive is not allowed here/) {
+    $t->cleanup();
+    $t->{checked} = 1;
+    plan(skip_all => 'this nginx has no "resolve"');
 }
 
 $t->conf(stream => <<"EOF");

@@ -27,8 +27,9 @@
 #define QUIC_LB_CID_HALF_MAX   ((QUIC_LB_PLAINTEXT_MAX + 1) / 2)
 
 /*
- * The largest self-described length.  Its five bits could state 31, but a CID
- * of QUIC versions 1 and 2 is no longer; the first octet is not counted.
+ * The largest self-described length, in which the first octet is not counted.
+ * Five bits can state more, up to 31, but a CID of QUIC versions 1 and 2 cannot
+ * be that long.
  */
 
 #define QUIC_LB_CID_LENGTH_MAX  (QUIC_LB_CID_MAX - 1)

@@ -28,9 +28,9 @@ static ngx_int_t ngx_stream_quic_lb_router_check(ngx_conf_t *cf,
     ngx_stream_quic_lb_conf_t *one, ngx_stream_quic_lb_conf_t *two);
 static ngx_stream_quic_lb_id_t *ngx_stream_quic_lb_router_common_id(
     ngx_stream_quic_lb_conf_t *one, ngx_stream_quic_lb_conf_t *two);
-/* OLD static ngx_int_t ngx_stream_quic_lb_router_decode(
+static ngx_int_t ngx_stream_quic_lb_router_decode(
     ngx_stream_quic_lb_router_t *router, quic_lb_packet_t *pkt,
-    ngx_stream_quic_lb_route_t *route); */
+    ngx_stream_quic_lb_route_t *route);
 static void ngx_stream_quic_lb_route_clear(ngx_stream_quic_lb_route_t *route);
 static void ngx_stream_quic_lb_router_set_dcid(
     ngx_stream_quic_lb_route_t *route, quic_lb_packet_t *pkt, size_t max);
@@ -215,14 +215,11 @@ ngx_int_t
 ngx_stream_quic_lb_router_route(ngx_stream_quic_lb_router_t *router,
     quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route)
 {
-    if (ngx_stream_quic_lb_router_decode(router, pkt, route) != NGX_OK) {
-        return NGX_DECLINED;
-    }
-
-    if (route->by != NGX_STREAM_QUIC_LB_SERVER_ID
-        || pkt->type == QUIC_LB_PACKET_SHORT
-        || pkt->type == QUIC_LB_PACKET_HANDSHAKE
-        || ngx_stream_quic_lb_server_available(route->server))
+    if (ngx_stream_quic_lb_router_decode(router, pkt, route) == NGX_OK
+        && (route->by != NGX_STREAM_QUIC_LB_SERVER_ID
+            || pkt->type == QUIC_LB_PACKET_SHORT
+            || pkt->type == QUIC_LB_PACKET_HANDSHAKE
+            || ngx_stream_quic_lb_server_available(route->server)))
     {
         return NGX_OK;
     }
@@ -233,7 +230,7 @@ ngx_stream_quic_lb_router_route(ngx_stream_quic_lb_router_t *router,
 }
 
 
-ngx_int_t
+static ngx_int_t
 ngx_stream_quic_lb_router_decode(ngx_stream_quic_lb_router_t *router,
     quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route)
 {
@@ -243,8 +240,6 @@ ngx_stream_quic_lb_router_decode(ngx_stream_quic_lb_router_t *router,
     ngx_stream_quic_lb_conf_t  *conf;
 
     exact = (pkt->type != QUIC_LB_PACKET_SHORT);
-
-    ngx_stream_quic_lb_route_clear(route);
 
     route->version = pkt->version;
 
@@ -280,13 +275,7 @@ ngx_stream_quic_lb_router_decode(ngx_stream_quic_lb_router_t *router,
     route->config_id = (u_char) id;
     route->server_id_len = conf->cid.server_id_len;
 
-    if (ngx_stream_quic_lb_router_map(configs, route) == NGX_OK) {
-        return NGX_OK;
-    }
-
-    ngx_stream_quic_lb_route_clear(route);
-
-    return NGX_DECLINED;
+    return ngx_stream_quic_lb_router_map(configs, route);
 }
 
 
@@ -313,7 +302,7 @@ ngx_stream_quic_lb_router_set_dcid(ngx_stream_quic_lb_route_t *route,
 }
 
 
-/* maps the server ID of |route| */
+/* takes the server ID of |route| to a server or to a key of Maglev */
 
 static ngx_int_t
 ngx_stream_quic_lb_router_map(ngx_array_t *configs,
@@ -333,6 +322,7 @@ ngx_stream_quic_lb_router_map(ngx_array_t *configs,
             route->by = NGX_STREAM_QUIC_LB_SERVER_ID;
             route->upstream = confp[i]->upstream;
             route->server = id->server;
+
             return NGX_OK;
         }
     }
@@ -342,8 +332,10 @@ ngx_stream_quic_lb_router_map(ngx_array_t *configs,
     if (confp[0]->unmapped == NGX_STREAM_QUIC_LB_UNMAPPED_MAGLEV) {
         route->by = NGX_STREAM_QUIC_LB_MAGLEV_SERVER_ID;
         route->upstream = confp[0]->upstream;
+        route->server = NULL;
         route->hash = ngx_stream_quic_lb_hash(route->server_id,
                                               route->server_id_len);
+
         return NGX_OK;
     }
 
@@ -355,8 +347,7 @@ uint64_t
 ngx_stream_quic_lb_fallback_hash(quic_lb_packet_t *pkt,
     struct sockaddr *client, struct sockaddr *local)
 {
-    u_char  *p;
-    u_char   buf[2 * NGX_STREAM_QUIC_LB_ADDRESS_MAX];
+    u_char  *p, buf[2 * NGX_STREAM_QUIC_LB_ADDRESS_MAX];
 
     if (pkt->type != QUIC_LB_PACKET_SHORT
         && pkt->dcid_len
@@ -375,8 +366,7 @@ ngx_stream_quic_lb_fallback_hash(quic_lb_packet_t *pkt,
 uint64_t
 ngx_stream_quic_lb_client_hash(struct sockaddr *client)
 {
-    u_char  *p;
-    u_char   buf[NGX_STREAM_QUIC_LB_ADDRESS_MAX];
+    u_char  *p, buf[NGX_STREAM_QUIC_LB_ADDRESS_MAX];
 
     p = ngx_stream_quic_lb_ip(buf, client);
 

@@ -119,13 +119,6 @@ ngx_int_t ngx_stream_quic_lb_router_add(ngx_conf_t *cf,
 ngx_int_t ngx_stream_quic_lb_router_route(ngx_stream_quic_lb_router_t *router,
     quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route);
 
-/* OLD-BEGIN */
-ngx_int_t ngx_stream_quic_lb_router_decode(ngx_stream_quic_lb_router_t *router,
-    quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route);
-
-ngx_int_t ngx_stream_quic_lb_server_state(ngx_stream_quic_lb_server_t *server);
-/* OLD-END */
-
 /*
  * The key of the fallback: the 4-tuple for codepoint 0b111 and for a DCID that
  * is empty or, in a short header, of unknown length; else the DCID.  Depends on

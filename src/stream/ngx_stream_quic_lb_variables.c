@@ -184,6 +184,7 @@ static ngx_int_t
 ngx_stream_quic_lb_version_variable(ngx_stream_session_t *s,
     ngx_stream_variable_value_t *v, uintptr_t data)
 {
+    size_t                       len;
     u_char                      *p;
     ngx_stream_quic_lb_route_t  *route;
 
@@ -202,8 +203,9 @@ ngx_stream_quic_lb_version_variable(ngx_stream_session_t *s,
         return NGX_ERROR;
     }
 
-    ngx_stream_quic_lb_variable_set(v, p,
-                            ngx_sprintf(p, "0x%08xD", route->version) - p);
+    len = ngx_sprintf(p, "0x%08xD", route->version) - p;
+
+    ngx_stream_quic_lb_variable_set(v, p, len);
 
     return NGX_OK;
 }

@@ -565,10 +565,3 @@ ngx_stream_quic_lb_server_available(ngx_stream_quic_lb_server_t *server)
 
     return available;
 }
-
-
-ngx_int_t
-ngx_stream_quic_lb_server_state(ngx_stream_quic_lb_server_t *server)
-{
-    return ngx_stream_quic_lb_server_available(server) ? NGX_OK : NGX_BUSY;
-}

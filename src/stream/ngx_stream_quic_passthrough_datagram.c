@@ -220,7 +220,7 @@ ngx_stream_quic_pt_datagram_route(ngx_stream_quic_pt_listener_t *listener,
     struct sockaddr *local, u_char *data, size_t len, quic_lb_packet_t *pkt,
     ngx_stream_quic_lb_route_t *route, ngx_stream_quic_pt_leg_t **leg)
 {
-    ngx_stream_quic_lb_router_t  *router;
+    ngx_stream_quic_pt_srv_conf_t  *pscf;
 
     if (quic_lb_packet_parse(pkt, data, len) != QUIC_LB_OK) {
         ngx_stream_quic_pt_count(listener->worker,
@@ -228,9 +228,9 @@ ngx_stream_quic_pt_datagram_route(ngx_stream_quic_pt_listener_t *listener,
         return NGX_DECLINED;
     }
 
-    router = ngx_stream_quic_pt_route_router(listener->listening, local);
+    pscf = ngx_stream_quic_pt_srv_conf(listener->listening, local);
 
-    if (ngx_stream_quic_pt_route_decide(flow, router, client, local, pkt,
+    if (ngx_stream_quic_pt_route_decide(flow, pscf->router, client, local, pkt,
                                         route, leg)
         != NGX_OK)
     {

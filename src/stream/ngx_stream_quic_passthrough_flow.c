@@ -225,7 +225,7 @@ ngx_stream_quic_pt_flow_connection(ngx_stream_quic_pt_flow_t *flow)
     ls = flow->listener->listening;
     log = flow->listener->worker->log;
 
-    c = ngx_get_connection(flow->listener->connection->fd, log);
+    c = ngx_get_connection(flow->listener->socket.connection->fd, log);
     if (c == NULL) {
         return NULL;
     }

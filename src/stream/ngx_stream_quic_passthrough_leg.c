@@ -151,10 +151,6 @@ ngx_stream_quic_pt_leg_create(ngx_stream_quic_pt_flow_t *flow)
     leg->started = ngx_current_msec;
     leg->active = ngx_current_msec;
 
-#if !(NGX_HAVE_UDP_SEGMENT)
-    leg->plain = 1;
-#endif
-
     u = &leg->upstream;
 
     u->upstream = flow->upstream;
@@ -162,6 +158,7 @@ ngx_stream_quic_pt_leg_create(ngx_stream_quic_pt_flow_t *flow)
     u->peer.type = SOCK_DGRAM;
     u->peer.log = log;
     u->peer.log_error = NGX_ERROR_ERR;
+    u->peer.rcvbuf = (int) flow->rcvbuf;
 
     return leg;
 }
@@ -340,11 +337,14 @@ ngx_stream_quic_pt_leg_start(ngx_stream_quic_pt_leg_t *leg)
 
     ngx_stream_quic_pt_udp_options(c->fd, pc->sockaddr->sa_family, 1, c->log);
 
-    leg->tx.fd = c->fd;
+    (void) ngx_stream_quic_pt_udp_buffer(c->fd, SO_SNDBUF, flow->sndbuf,
+                                         c->log);
+
+    ngx_stream_quic_pt_backlog_init(&leg->socket, c);
+
+    leg->tx.socket = &leg->socket;
     leg->tx.family = pc->sockaddr->sa_family;
-    leg->tx.plain = &leg->plain;
     leg->tx.counter = NGX_STREAM_QUIC_PT_SENT;
-    leg->tx.log = c->log;
 
     if (ngx_stream_quic_pt_leg_backend(leg) != NGX_OK
         || ngx_stream_quic_pt_leg_state(leg) != NGX_OK)
@@ -384,9 +384,13 @@ ngx_stream_quic_pt_leg_take_over(ngx_stream_quic_pt_leg_t *leg,
     c->pool = leg->pool;
 
     leg->upstream.peer.connection = c;
+    ngx_stream_quic_pt_backlog_drop(flow->listener->worker, &old->socket);
+    ngx_stream_quic_pt_backlog_init(&leg->socket, c);
+
+    leg->socket.plain = old->socket.plain;
+    leg->socket.overflow = old->socket.overflow;
     leg->tx = old->tx;
-    leg->tx.plain = &leg->plain;
-    leg->plain = old->plain;
+    leg->tx.socket = &leg->socket;
     leg->backend = old->backend;
     leg->state = old->state;
     leg->started = old->started;
@@ -633,7 +637,7 @@ ngx_stream_quic_pt_leg_read(ngx_event_t *rev)
 
     for (turn = 0; turn < NGX_STREAM_QUIC_PT_TURN; turn++) {
 
-        n = ngx_stream_quic_pt_udp_recv(worker, c->fd, NULL);
+        n = ngx_stream_quic_pt_udp_recv(worker, &leg->socket, NULL);
 
         if (n == 0) {
             rev->ready = 0;
@@ -657,7 +661,14 @@ ngx_stream_quic_pt_leg_read(ngx_event_t *rev)
 static void
 ngx_stream_quic_pt_leg_write(ngx_event_t *wev)
 {
-    /* a datagram that finds no room in the socket is dropped */
+    ngx_connection_t          *c;
+    ngx_stream_quic_pt_leg_t  *leg;
+
+    c = wev->data;
+    leg = c->data;
+
+    ngx_stream_quic_pt_backlog_send(leg->flow->listener->worker,
+                                    &leg->socket);
 }
 
 
@@ -681,13 +692,11 @@ ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg, ngx_int_t n)
 
     ngx_memzero(&tx, sizeof(ngx_stream_quic_pt_tx_t));
 
-    tx.fd = listener->connection->fd;
+    tx.socket = &listener->socket;
     tx.sockaddr = &flow->client.sockaddr;
     tx.socklen = flow->socklen;
     tx.family = ngx_stream_quic_pt_leg_family(&flow->client);
-    tx.plain = &listener->plain;
     tx.counter = NGX_STREAM_QUIC_PT_REPLIES;
-    tx.log = c->log;
 
     if (listener->listening->wildcard) {
         tx.local = &flow->local.sockaddr;
@@ -767,7 +776,7 @@ ngx_stream_quic_pt_leg_failed(ngx_stream_quic_pt_leg_t *leg, ngx_err_t err)
                             leg->backend->socklen, text, NGX_SOCKADDR_STRLEN,
                             1);
 
-        ngx_log_error(NGX_LOG_ERR, leg->tx.log, err,
+        ngx_log_error(NGX_LOG_ERR, leg->socket.connection->log, err,
                       "upstream does not take datagrams, upstream: \"%*s\"",
                       len, text);
     }
@@ -817,6 +826,8 @@ ngx_stream_quic_pt_leg_close(ngx_stream_quic_pt_leg_t *leg)
     if (leg->is_pending) {
         ngx_stream_quic_pt_leg_flush(leg);
     }
+
+    ngx_stream_quic_pt_backlog_drop(flow->listener->worker, &leg->socket);
 
     state = s->upstream_states->elts;
     state += leg->state;

@@ -62,6 +62,8 @@ static ngx_int_t ngx_stream_quic_pt_listen_open(
     ngx_stream_quic_pt_worker_t *worker, ngx_listening_t *ls);
 static ngx_int_t ngx_stream_quic_pt_listen_connection(
     ngx_stream_quic_pt_listener_t *listener);
+static void ngx_stream_quic_pt_listen_buffers(
+    ngx_stream_quic_pt_listener_t *listener);
 static void ngx_stream_quic_pt_listen_timer(
     ngx_stream_quic_pt_listener_t *listener, ngx_event_t *ev,
     ngx_event_handler_pt handler);
@@ -72,6 +74,7 @@ static void ngx_stream_quic_pt_listen_own(
 static ngx_uint_t ngx_stream_quic_pt_listen_claim(
     ngx_stream_quic_pt_listener_t *listener);
 static void ngx_stream_quic_pt_listen_read(ngx_event_t *rev);
+static void ngx_stream_quic_pt_listen_write(ngx_event_t *wev);
 static void ngx_stream_quic_pt_listen_shutdown(
     ngx_stream_quic_pt_listener_t *listener);
 static void ngx_stream_quic_pt_listen_disown(
@@ -342,10 +345,6 @@ ngx_stream_quic_pt_listen_open(ngx_stream_quic_pt_worker_t *worker,
     listener->worker = worker;
     listener->listening = ls;
 
-#if !(NGX_HAVE_UDP_SEGMENT)
-    listener->plain = 1;
-#endif
-
     /* whatever turns the stock event on again: it has nothing to read */
 
     lc = ls->connection;
@@ -361,6 +360,8 @@ ngx_stream_quic_pt_listen_open(ngx_stream_quic_pt_worker_t *worker,
         return NGX_ERROR;
     }
 
+    ngx_stream_quic_pt_listen_buffers(listener);
+
     ngx_queue_insert_tail(&worker->listeners, &listener->queue);
 
     ngx_stream_quic_pt_listen_timer(listener, &listener->poll,
@@ -371,7 +372,7 @@ ngx_stream_quic_pt_listen_open(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_listen_own(listener);
     ngx_add_timer(&listener->options, NGX_STREAM_QUIC_PT_OPTIONS);
 
-    return ngx_add_event(listener->connection->read, NGX_READ_EVENT, 0);
+    return ngx_add_event(listener->socket.connection->read, NGX_READ_EVENT, 0);
 }
 
 
@@ -405,7 +406,8 @@ ngx_stream_quic_pt_listen_connection(ngx_stream_quic_pt_listener_t *listener)
         return NGX_ERROR;
     }
 
-    listener->connection = c;
+    ngx_stream_quic_pt_backlog_init(&listener->socket, c);
+    listener->socket.overflow = ngx_stream_quic_pt_udp_overflow(fd);
 
     c->type = SOCK_DGRAM;
     c->log = &ls->log;
@@ -420,7 +422,42 @@ ngx_stream_quic_pt_listen_connection(ngx_stream_quic_pt_listener_t *listener)
     c->read->accept = 1;
     c->read->handler = ngx_stream_quic_pt_listen_read;
 
+    c->write->log = c->log;
+    c->write->handler = ngx_stream_quic_pt_listen_write;
+
     return NGX_OK;
+}
+
+
+static void
+ngx_stream_quic_pt_listen_buffers(ngx_stream_quic_pt_listener_t *listener)
+{
+    ngx_log_t                      *log;
+    ngx_socket_t                    fd;
+    ngx_stream_quic_pt_srv_conf_t  *pscf;
+
+    fd = listener->socket.connection->fd;
+    log = listener->worker->log;
+    pscf = ngx_stream_quic_pt_srv_conf(listener->listening,
+                                       listener->listening->sockaddr);
+
+    if (ngx_stream_quic_pt_udp_buffer(fd, SO_RCVBUF, pscf->rcvbuf, log)
+        != NGX_OK)
+    {
+        ngx_log_error(NGX_LOG_WARN, log, 0,
+                      "\"quic_passthrough_socket_rcvbuf\" of %V is more than "
+                      "the system allows, increase net.core.rmem_max",
+                      &listener->listening->addr_text);
+    }
+
+    if (ngx_stream_quic_pt_udp_buffer(fd, SO_SNDBUF, pscf->sndbuf, log)
+        != NGX_OK)
+    {
+        ngx_log_error(NGX_LOG_WARN, log, 0,
+                      "\"quic_passthrough_socket_sndbuf\" of %V is more than "
+                      "the system allows, increase net.core.wmem_max",
+                      &listener->listening->addr_text);
+    }
 }
 
 
@@ -429,7 +466,7 @@ ngx_stream_quic_pt_listen_timer(ngx_stream_quic_pt_listener_t *listener,
     ngx_event_t *ev, ngx_event_handler_pt handler)
 {
     ev->data = listener;
-    ev->log = listener->connection->log;
+    ev->log = listener->socket.connection->log;
     ev->handler = handler;
     ev->cancelable = 1;
 }
@@ -452,7 +489,7 @@ ngx_stream_quic_pt_listen_own(ngx_stream_quic_pt_listener_t *listener)
     ngx_sockaddr_t  sa;
     socklen_t       socklen;
 
-    fd = listener->connection->fd;
+    fd = listener->socket.connection->fd;
 
     ngx_stream_quic_pt_listen_set_owner(fd, ngx_pid, listener->worker->log);
 
@@ -480,7 +517,7 @@ ngx_stream_quic_pt_listen_claim(ngx_stream_quic_pt_listener_t *listener)
 {
     ngx_pid_t  owner;
 
-    owner = fcntl(listener->connection->fd, F_GETOWN);
+    owner = fcntl(listener->socket.connection->fd, F_GETOWN);
 
     if (owner == ngx_pid) {
         return 1;
@@ -529,7 +566,8 @@ ngx_stream_quic_pt_listen_read(ngx_event_t *rev)
 
     for (turn = 0; turn < NGX_STREAM_QUIC_PT_TURN; turn++) {
 
-        n = ngx_stream_quic_pt_udp_recv(worker, c->fd, listener->listening);
+        n = ngx_stream_quic_pt_udp_recv(worker, &listener->socket,
+                                        listener->listening);
 
         if (n == NGX_ERROR) {
 
@@ -559,11 +597,24 @@ ngx_stream_quic_pt_listen_read(ngx_event_t *rev)
 
 
 static void
+ngx_stream_quic_pt_listen_write(ngx_event_t *wev)
+{
+    ngx_connection_t               *c;
+    ngx_stream_quic_pt_listener_t  *listener;
+
+    c = wev->data;
+    listener = c->data;
+
+    ngx_stream_quic_pt_backlog_send(listener->worker, &listener->socket);
+}
+
+
+static void
 ngx_stream_quic_pt_listen_shutdown(ngx_stream_quic_pt_listener_t *listener)
 {
     ngx_connection_t  *c;
 
-    c = listener->connection;
+    c = listener->socket.connection;
 
     ngx_stream_quic_pt_listen_disown(listener);
 
@@ -578,7 +629,7 @@ ngx_stream_quic_pt_listen_disown(ngx_stream_quic_pt_listener_t *listener)
 {
     ngx_socket_t  fd;
 
-    fd = listener->connection->fd;
+    fd = listener->socket.connection->fd;
 
     if (fcntl(fd, F_GETOWN) == ngx_pid) {
         ngx_stream_quic_pt_listen_set_owner(fd, 0, listener->worker->log);
@@ -594,7 +645,7 @@ ngx_stream_quic_pt_listen_poll(ngx_event_t *ev)
     listener = ev->data;
 
     if (ngx_stream_quic_pt_listen_claim(listener)
-        && ngx_add_event(listener->connection->read, NGX_READ_EVENT, 0)
+        && ngx_add_event(listener->socket.connection->read, NGX_READ_EVENT, 0)
            == NGX_OK)
     {
         return;
@@ -617,7 +668,7 @@ ngx_stream_quic_pt_listen_options(ngx_event_t *ev)
         return;
     }
 
-    ngx_stream_quic_pt_udp_options(listener->connection->fd,
+    ngx_stream_quic_pt_udp_options(listener->socket.connection->fd,
                                    listener->listening->sockaddr->sa_family, 1,
                                    listener->worker->log);
 }
@@ -657,9 +708,10 @@ ngx_stream_quic_pt_listen_exit_process(ngx_cycle_t *cycle)
 
         listener = ngx_queue_data(q, ngx_stream_quic_pt_listener_t,
                                   queue);
-        c = listener->connection;
+        c = listener->socket.connection;
 
         ngx_stream_quic_pt_listen_disown(listener);
+        ngx_stream_quic_pt_backlog_drop(worker, &listener->socket);
 
         if (listener->poll.timer_set) {
             ngx_del_timer(&listener->poll);

@@ -38,6 +38,13 @@ static ngx_int_t ngx_stream_quic_pt_add_upstreams(ngx_conf_t *cf,
     ngx_stream_quic_lb_router_t *router, ngx_stream_core_srv_conf_t *cscf);
 
 
+/* octets; the system counts twice as much, in an int */
+
+static ngx_conf_num_bounds_t  ngx_stream_quic_pt_socket_buffer = {
+    ngx_conf_check_num_bounds, 4096, 1073741823
+};
+
+
 static ngx_command_t  ngx_stream_quic_passthrough_commands[] = {
 
     { ngx_string("quic_passthrough"),
@@ -53,6 +60,20 @@ static ngx_command_t  ngx_stream_quic_passthrough_commands[] = {
       NGX_STREAM_SRV_CONF_OFFSET,
       offsetof(ngx_stream_quic_pt_srv_conf_t, timeout),
       NULL },
+
+    { ngx_string("quic_passthrough_socket_rcvbuf"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_size_slot,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      offsetof(ngx_stream_quic_pt_srv_conf_t, rcvbuf),
+      &ngx_stream_quic_pt_socket_buffer },
+
+    { ngx_string("quic_passthrough_socket_sndbuf"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_size_slot,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      offsetof(ngx_stream_quic_pt_srv_conf_t, sndbuf),
+      &ngx_stream_quic_pt_socket_buffer },
 
       ngx_null_command
 };
@@ -120,6 +141,8 @@ ngx_stream_quic_pt_create_srv_conf(ngx_conf_t *cf)
      */
 
     pscf->timeout = NGX_CONF_UNSET_MSEC;
+    pscf->rcvbuf = NGX_CONF_UNSET_SIZE;
+    pscf->sndbuf = NGX_CONF_UNSET_SIZE;
 
     return pscf;
 }
@@ -128,10 +151,13 @@ ngx_stream_quic_pt_create_srv_conf(ngx_conf_t *cf)
 static char *
 ngx_stream_quic_pt_merge_srv_conf(ngx_conf_t *cf, void *parent, void *child)
 {
-    ngx_stream_quic_pt_srv_conf_t *prev = parent;
-    ngx_stream_quic_pt_srv_conf_t *conf = child;
+    ngx_stream_quic_pt_srv_conf_t  *prev = parent;
+    ngx_stream_quic_pt_srv_conf_t  *conf = child;
 
     ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 60000);
+
+    ngx_conf_merge_size_value(conf->rcvbuf, prev->rcvbuf, 0);
+    ngx_conf_merge_size_value(conf->sndbuf, prev->sndbuf, 0);
 
     if (conf->timeout == 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
@@ -428,4 +454,62 @@ ngx_stream_quic_pt_listening(ngx_listening_t *ls)
     cscf = addr[0].conf.default_server;
 
     return ngx_stream_quic_pt_is_content(cscf);
+}
+
+
+/* a wildcard socket may serve other addresses of its port too */
+
+ngx_stream_quic_pt_srv_conf_t *
+ngx_stream_quic_pt_srv_conf(ngx_listening_t *ls, struct sockaddr *local)
+{
+    ngx_uint_t               i;
+    ngx_stream_port_t       *port;
+    struct sockaddr_in      *sin;
+    ngx_stream_in_addr_t    *addr;
+    ngx_stream_addr_conf_t  *conf;
+#if (NGX_HAVE_INET6)
+    struct sockaddr_in6     *sin6;
+    ngx_stream_in6_addr_t   *addr6;
+#endif
+
+    port = ls->servers;
+
+    /* the last address is the wildcard, or the only one */
+
+    switch (local->sa_family) {
+
+#if (NGX_HAVE_INET6)
+    case AF_INET6:
+        sin6 = (struct sockaddr_in6 *) local;
+        addr6 = port->addrs;
+
+        for (i = 0; i < port->naddrs - 1; i++) {
+            if (ngx_memcmp(&addr6[i].addr6, &sin6->sin6_addr,
+                           sizeof(struct in6_addr))
+                == 0)
+            {
+                break;
+            }
+        }
+
+        conf = &addr6[i].conf;
+        break;
+#endif
+
+    default: /* AF_INET */
+        sin = (struct sockaddr_in *) local;
+        addr = port->addrs;
+
+        for (i = 0; i < port->naddrs - 1; i++) {
+            if (addr[i].addr == sin->sin_addr.s_addr) {
+                break;
+            }
+        }
+
+        conf = &addr[i].conf;
+        break;
+    }
+
+    return ngx_stream_get_module_srv_conf(conf->default_server->ctx,
+                                          ngx_stream_quic_passthrough_module);
 }

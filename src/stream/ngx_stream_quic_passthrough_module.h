@@ -61,6 +61,9 @@
 /* datagrams kept for a flow that waits: a flight of a handshake */
 #define NGX_STREAM_QUIC_PT_QUEUE      16
 
+/* octets kept for a socket that is full: four sends of the largest size */
+#define NGX_STREAM_QUIC_PT_BACKLOG    (4 * NGX_STREAM_QUIC_PT_BUFFER)
+
 /*
  * Of one flow, so that a client cannot have more: legs, each a socket;
  * entries in $upstream_addr; connections told apart by their long headers.
@@ -84,6 +87,8 @@ typedef enum {
     NGX_STREAM_QUIC_PT_OVERLOAD,          /* dropped: a bound is reached */
     NGX_STREAM_QUIC_PT_NO_BACKEND,        /* dropped: no live backend */
     NGX_STREAM_QUIC_PT_SEND_FAILED,       /* dropped: socket full, error */
+    NGX_STREAM_QUIC_PT_TOO_BIG,           /* dropped: over the MTU */
+    NGX_STREAM_QUIC_PT_OVERFLOW,          /* dropped by the kernel */
     NGX_STREAM_QUIC_PT_COUNTERS
 } ngx_stream_quic_pt_counter_e;
 
@@ -94,6 +99,7 @@ typedef struct ngx_stream_quic_pt_flow_s      ngx_stream_quic_pt_flow_t;
 typedef struct ngx_stream_quic_pt_leg_s       ngx_stream_quic_pt_leg_t;
 typedef struct ngx_stream_quic_pt_piece_s     ngx_stream_quic_pt_piece_t;
 typedef struct ngx_stream_quic_pt_run_s       ngx_stream_quic_pt_run_t;
+typedef struct ngx_stream_quic_pt_socket_s    ngx_stream_quic_pt_socket_t;
 
 
 typedef struct {
@@ -107,6 +113,8 @@ typedef struct {
     ngx_stream_upstream_srv_conf_t  *upstream;
     ngx_stream_complex_value_t      *upstream_value;
     ngx_msec_t                       timeout;
+    size_t                           rcvbuf;      /* octets, 0: system's */
+    size_t                           sndbuf;
 
     /* in the default server of a listen address: all its servers' */
     ngx_stream_quic_lb_router_t     *router;
@@ -120,6 +128,7 @@ typedef struct {
     size_t                           len;
     size_t                           segment;     /* octets, the last: less */
     ngx_uint_t                       ecn;         /* RFC 3168, 0 to 3 */
+    uint32_t                         overflow;    /* of the socket, so far */
     socklen_t                        socklen;
     ngx_sockaddr_t                   sockaddr;
     ngx_sockaddr_t                   local;       /* wildcard listens */
@@ -149,20 +158,44 @@ struct ngx_stream_quic_pt_run_s {
 };
 
 
-/* a socket's outgoing side; the runs refer to the batch that was read */
+/* a listening or a connected socket, as long as it is open */
+
+struct ngx_stream_quic_pt_socket_s {
+    ngx_connection_t                *connection;
+    ngx_queue_t                      backlog;     /* runs, oldest first */
+    size_t                           size;        /* octets in them */
+    uint32_t                         overflow;    /* SO_RXQ_OVFL, last seen */
+    ngx_uint_t                       plain;       /* 1: no UDP_SEGMENT */
+};
+
+
+/* what goes to one peer by a socket; the runs refer to the batch */
 
 typedef struct {
-    ngx_socket_t                     fd;
+    ngx_stream_quic_pt_socket_t     *socket;
     struct sockaddr                 *sockaddr;    /* NULL: connected */
     socklen_t                        socklen;
     struct sockaddr                 *local;       /* NULL: as bound */
     ngx_uint_t                       family;      /* of the peer */
-    ngx_uint_t                      *plain;       /* 1: no UDP_SEGMENT */
     ngx_stream_quic_pt_counter_e     counter;     /* of what leaves */
-    ngx_log_t                       *log;
     ngx_stream_quic_pt_run_t        *runs;
     ngx_stream_quic_pt_run_t        *last;
 } ngx_stream_quic_pt_tx_t;
+
+
+/* a run that waits in a backlog, with its own copy of all */
+
+typedef struct {
+    ngx_queue_t                      queue;
+    socklen_t                        socklen;     /* 0: connected */
+    ngx_sockaddr_t                   sockaddr;
+    ngx_sockaddr_t                   local;       /* sa_family 0: as bound */
+    ngx_uint_t                       family;
+    ngx_stream_quic_pt_counter_e     counter;
+    ngx_stream_quic_pt_run_t         run;
+    ngx_stream_quic_pt_piece_t       piece;
+    u_char                           data[1];
+} ngx_stream_quic_pt_waiting_t;
 
 
 /* pieces and runs are empty between events */
@@ -229,10 +262,9 @@ struct ngx_stream_quic_pt_listener_s {
     ngx_queue_t                      queue;
     ngx_stream_quic_pt_worker_t     *worker;
     ngx_listening_t                 *listening;
-    ngx_connection_t                *connection;  /* on a dup */
+    ngx_stream_quic_pt_socket_t      socket;      /* a dup */
     ngx_event_t                      poll;        /* for a free socket */
     ngx_event_t                      options;     /* to set them */
-    ngx_uint_t                       plain;       /* no UDP_SEGMENT */
     ngx_uint_t                       exiting;     /* unsigned  exiting:1; */
 };
 
@@ -280,6 +312,8 @@ struct ngx_stream_quic_pt_flow_s {
     ngx_uint_t                       ndatagrams;
 
     ngx_msec_t                       timeout;
+    size_t                           rcvbuf;
+    size_t                           sndbuf;
     ngx_msec_t                       started;     /* or refused */
 
     socklen_t                        socklen;
@@ -313,8 +347,8 @@ struct ngx_stream_quic_pt_leg_s {
     ngx_pool_t                      *pool;        /* of the leg itself, too */
     ngx_stream_upstream_t            upstream;
     ngx_stream_quic_pt_backend_t    *backend;
+    ngx_stream_quic_pt_socket_t      socket;
     ngx_stream_quic_pt_tx_t          tx;
-    ngx_uint_t                       plain;       /* no UDP_SEGMENT */
     ngx_uint_t                       state;       /* index of its entry */
     ngx_msec_t                       started;
     ngx_msec_t                       active;      /* last datagram */
@@ -331,9 +365,14 @@ struct ngx_stream_quic_pt_leg_s {
     (void) ngx_atomic_fetch_add(&(worker)->counters[counter], n)
 
 
-/* _module.c: whether this module reads the socket of |ls| */
+/*
+ * _module.c: whether this module reads the socket of |ls|, and if so, the
+ * configuration of the default server of |local| on it.
+ */
 
 ngx_uint_t ngx_stream_quic_pt_listening(ngx_listening_t *ls);
+ngx_stream_quic_pt_srv_conf_t *ngx_stream_quic_pt_srv_conf(ngx_listening_t *ls,
+    struct sockaddr *local);
 
 /* _counters.c */
 
@@ -361,17 +400,34 @@ void ngx_stream_quic_pt_listen_exit_process(ngx_cycle_t *cycle);
  * append adds a datagram of the batch, which must not be full, to what |tx|
  * sends at the next flush; flush counts what left in |tx->counter| and
  * returns 0, or the error of a connected socket that told of an earlier
- * datagram.
+ * datagram.  send returns the first run that the socket has no room for.
  */
 
 ngx_int_t ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
-    ngx_socket_t fd, ngx_listening_t *ls);
+    ngx_stream_quic_pt_socket_t *sock, ngx_listening_t *ls);
 void ngx_stream_quic_pt_udp_append(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_tx_t *tx, u_char *data, size_t len, ngx_uint_t ecn);
 ngx_err_t ngx_stream_quic_pt_udp_flush(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_tx_t *tx);
+ngx_stream_quic_pt_run_t *ngx_stream_quic_pt_udp_send(
+    ngx_stream_quic_pt_worker_t *worker, ngx_stream_quic_pt_tx_t *tx,
+    ngx_stream_quic_pt_run_t *run, ngx_err_t *told);
 void ngx_stream_quic_pt_udp_options(ngx_socket_t fd, ngx_uint_t family,
     ngx_uint_t on, ngx_log_t *log);
+ngx_int_t ngx_stream_quic_pt_udp_buffer(ngx_socket_t fd, int name, size_t size,
+    ngx_log_t *log);
+uint32_t ngx_stream_quic_pt_udp_overflow(ngx_socket_t fd);
+
+/* _backlog.c: what waits for a full socket */
+
+void ngx_stream_quic_pt_backlog_init(ngx_stream_quic_pt_socket_t *sock,
+    ngx_connection_t *c);
+void ngx_stream_quic_pt_backlog_add(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run);
+void ngx_stream_quic_pt_backlog_send(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_socket_t *sock);
+void ngx_stream_quic_pt_backlog_drop(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_socket_t *sock);
 
 /*
  * _datagram.c: from a message to the legs.  ready sends on what a flow has
@@ -422,8 +478,6 @@ void ngx_stream_quic_pt_route_learn_client(ngx_stream_quic_pt_flow_t *flow,
 void ngx_stream_quic_pt_route_learn_server(ngx_stream_quic_pt_leg_t *leg,
     u_char *data, size_t len);
 void ngx_stream_quic_pt_route_forget(ngx_stream_quic_pt_leg_t *leg);
-ngx_stream_quic_lb_router_t *ngx_stream_quic_pt_route_router(
-    ngx_listening_t *ls, struct sockaddr *local);
 
 /*
  * _leg.c.  get returns the flow's leg to the backend that |route| names, made

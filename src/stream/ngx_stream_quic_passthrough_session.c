@@ -168,6 +168,8 @@ ngx_stream_quic_pt_session_handler(ngx_stream_session_t *s)
     }
 
     flow->timeout = pscf->timeout;
+    flow->rcvbuf = pscf->rcvbuf;
+    flow->sndbuf = pscf->sndbuf;
     flow->upstream = pscf->upstream;
 
     if (pscf->upstream_value) {

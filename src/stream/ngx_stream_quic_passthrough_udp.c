@@ -19,11 +19,11 @@
 #include "ngx_stream_quic_passthrough_module.h"
 
 
-/* room for the address, the ECN mark and the segment size */
+/* room for the address, the ECN mark, the segment size and the overflow */
 
 #define NGX_STREAM_QUIC_PT_CONTROL                                            \
     (CMSG_SPACE(sizeof(ngx_addrinfo_t)) + CMSG_SPACE(sizeof(int))             \
-     + CMSG_SPACE(sizeof(int)))
+     + CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(uint32_t)))
 
 #define NGX_STREAM_QUIC_PT_ECN        0x03    /* of the TOS octet */
 
@@ -57,16 +57,20 @@ static void ngx_stream_quic_pt_udp_fill(ngx_stream_quic_pt_tx_t *tx,
     ngx_stream_quic_pt_control_t *control);
 static void ngx_stream_quic_pt_udp_fill_control(ngx_stream_quic_pt_tx_t *tx,
     ngx_stream_quic_pt_run_t *run, struct msghdr *msg);
-static ngx_uint_t ngx_stream_quic_pt_udp_refused(ngx_stream_quic_pt_tx_t *tx,
-    ngx_stream_quic_pt_run_t *run, ngx_err_t err);
-static void ngx_stream_quic_pt_udp_send_plain(
+static void ngx_stream_quic_pt_udp_refused(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run, ngx_err_t err);
+static ngx_int_t ngx_stream_quic_pt_udp_send_plain(
     ngx_stream_quic_pt_worker_t *worker, ngx_stream_quic_pt_tx_t *tx,
     ngx_stream_quic_pt_run_t *run);
+static void ngx_stream_quic_pt_udp_dropped(ngx_stream_quic_pt_worker_t *worker,
+    ngx_err_t err, ngx_uint_t n);
+static void ngx_stream_quic_pt_udp_option(ngx_socket_t fd, int level, int name,
+    int value, const char *text, ngx_log_t *log);
 
 
 ngx_int_t
 ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
-    ngx_socket_t fd, ngx_listening_t *ls)
+    ngx_stream_quic_pt_socket_t *sock, ngx_listening_t *ls)
 {
     int                                     n;
     ngx_int_t                               i;
@@ -99,7 +103,8 @@ ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
         msg->msg_flags = 0;
     }
 
-    n = ngx_stream_quic_pt_udp_recvmmsg(fd, msgs, NGX_STREAM_QUIC_PT_MESSAGES);
+    n = ngx_stream_quic_pt_udp_recvmmsg(sock->connection->fd, msgs,
+                                        NGX_STREAM_QUIC_PT_MESSAGES);
     if (n == -1) {
         return (ngx_socket_errno == NGX_EAGAIN) ? 0 : NGX_ERROR;
     }
@@ -110,6 +115,7 @@ ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
         m->len = msgs[i].msg_len;
         m->segment = m->len;
         m->ecn = 0;
+        m->overflow = sock->overflow;
         m->socklen = msgs[i].msg_hdr.msg_namelen;
 
         if (ls) {
@@ -117,6 +123,12 @@ ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
         }
 
         ngx_stream_quic_pt_udp_read_control(&msgs[i].msg_hdr, m);
+
+        if (m->overflow != sock->overflow) {
+            ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_OVERFLOW,
+                                     m->overflow - sock->overflow);
+            sock->overflow = m->overflow;
+        }
     }
 
     return n;
@@ -191,6 +203,11 @@ ngx_stream_quic_pt_udp_read_control(struct msghdr *msg,
         }
 #endif
 
+        if (cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SO_RXQ_OVFL) {
+            ngx_memcpy(&m->overflow, CMSG_DATA(cmsg), sizeof(uint32_t));
+            continue;
+        }
+
         (void) ngx_get_srcaddr_cmsg(cmsg, &m->local.sockaddr);
     }
 }
@@ -208,7 +225,7 @@ ngx_stream_quic_pt_udp_append(ngx_stream_quic_pt_worker_t *worker,
     run = tx->last;
 
     if (run == NULL
-        || !ngx_stream_quic_pt_udp_extends(run, len, ecn, *tx->plain))
+        || !ngx_stream_quic_pt_udp_extends(run, len, ecn, tx->socket->plain))
     {
         run = &batch->runs[batch->nruns++];
         ngx_memzero(run, sizeof(ngx_stream_quic_pt_run_t));
@@ -269,16 +286,42 @@ ngx_err_t
 ngx_stream_quic_pt_udp_flush(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_tx_t *tx)
 {
+    ngx_err_t                  told;
+    ngx_stream_quic_pt_run_t  *run;
+
+    told = 0;
+    run = tx->runs;
+
+    if (run && ngx_queue_empty(&tx->socket->backlog)) {
+        run = ngx_stream_quic_pt_udp_send(worker, tx, run, &told);
+    }
+
+    /* what finds no room waits, and so does what comes behind it */
+
+    for ( /* void */ ; run; run = run->next) {
+        ngx_stream_quic_pt_backlog_add(worker, tx, run);
+    }
+
+    tx->runs = NULL;
+    tx->last = NULL;
+
+    return told;
+}
+
+
+ngx_stream_quic_pt_run_t *
+ngx_stream_quic_pt_udp_send(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run,
+    ngx_err_t *told)
+{
     int                            n;
-    ngx_err_t                      err, told;
+    ngx_err_t                      err;
     ngx_uint_t                     i, niov, sent;
     struct iovec                   iov[NGX_STREAM_QUIC_PT_BATCH];
     struct mmsghdr                 msgs[NGX_STREAM_QUIC_PT_MESSAGES];
-    ngx_stream_quic_pt_run_t      *run, *next;
+    ngx_stream_quic_pt_run_t      *next;
     ngx_stream_quic_pt_control_t   control[NGX_STREAM_QUIC_PT_MESSAGES];
 
-    run = tx->runs;
-    told = 0;
     sent = 0;
 
     while (run) {
@@ -295,7 +338,8 @@ ngx_stream_quic_pt_udp_flush(ngx_stream_quic_pt_worker_t *worker,
             next = next->next;
         }
 
-        n = ngx_stream_quic_pt_udp_sendmmsg(tx->fd, msgs, i);
+        n = ngx_stream_quic_pt_udp_sendmmsg(tx->socket->connection->fd, msgs,
+                                            i);
 
         if (n > 0) {
 
@@ -313,24 +357,22 @@ ngx_stream_quic_pt_udp_flush(ngx_stream_quic_pt_worker_t *worker,
             continue;
         }
 
-        if (ngx_stream_quic_pt_udp_refused(tx, run, err)) {
-            ngx_stream_quic_pt_udp_send_plain(worker, tx, run);
+        if (err == NGX_EAGAIN) {
+            break;
+        }
 
-        } else if (tx->sockaddr == NULL && err != NGX_EAGAIN && told == 0) {
+        if (tx->sockaddr == NULL && *told == 0) {
 
             /*
              * A connected socket tells what became of an earlier datagram,
              * and sends nothing: once more.
              */
 
-            told = err;
+            *told = err;
             continue;
-
-        } else {
-            ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_SEND_FAILED,
-                                     run->segments);
         }
 
+        ngx_stream_quic_pt_udp_refused(worker, tx, run, err);
         run = run->next;
     }
 
@@ -338,10 +380,7 @@ ngx_stream_quic_pt_udp_flush(ngx_stream_quic_pt_worker_t *worker,
         ngx_stream_quic_pt_count(worker, tx->counter, sent);
     }
 
-    tx->runs = NULL;
-    tx->last = NULL;
-
-    return told;
+    return run;
 }
 
 
@@ -457,36 +496,48 @@ ngx_stream_quic_pt_udp_fill_control(ngx_stream_quic_pt_tx_t *tx,
 }
 
 
-/* some interfaces, virtual machines and path MTUs refuse UDP_SEGMENT */
+/*
+ * Some interfaces and virtual machines refuse UDP_SEGMENT.  It also fails for
+ * datagrams over the MTU, which tells nothing about the others.
+ */
 
-static ngx_uint_t
-ngx_stream_quic_pt_udp_refused(ngx_stream_quic_pt_tx_t *tx,
-    ngx_stream_quic_pt_run_t *run, ngx_err_t err)
+static void
+ngx_stream_quic_pt_udp_refused(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run, ngx_err_t err)
 {
+    ngx_connection_t  *c;
+
     if (run->segments == 1
         || (err != EIO && err != NGX_EINVAL && err != EMSGSIZE))
     {
-        return 0;
+        ngx_stream_quic_pt_udp_dropped(worker, err, run->segments);
+        return;
     }
 
-    if (!*tx->plain) {
-        *tx->plain = 1;
-
-        ngx_log_error(NGX_LOG_INFO, tx->log, err,
-                      "UDP_SEGMENT failed, sending datagrams one by one");
+    if (ngx_stream_quic_pt_udp_send_plain(worker, tx, run) != NGX_OK
+        || tx->socket->plain)
+    {
+        return;
     }
 
-    return 1;
+    tx->socket->plain = 1;
+
+    c = tx->socket->connection;
+
+    ngx_log_error(NGX_LOG_INFO, c->log, err,
+                  "UDP_SEGMENT failed, sending datagrams one by one");
 }
 
 
-static void
+/* returns NGX_OK if a datagram as large as the run's has left */
+
+static ngx_int_t
 ngx_stream_quic_pt_udp_send_plain(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run)
 {
     u_char                        *p, *last;
     size_t                         len;
-    ngx_uint_t                     counter;
+    ngx_int_t                      rc;
     struct iovec                   iov;
     struct msghdr                  msg;
     ngx_stream_quic_pt_run_t       single;
@@ -497,6 +548,8 @@ ngx_stream_quic_pt_udp_send_plain(ngx_stream_quic_pt_worker_t *worker,
     single.segments = 1;
     single.pieces = &part;
     part.next = NULL;
+
+    rc = NGX_ERROR;
 
     for (piece = run->pieces; piece; piece = piece->next) {
 
@@ -511,17 +564,37 @@ ngx_stream_quic_pt_udp_send_plain(ngx_stream_quic_pt_worker_t *worker,
 
             ngx_stream_quic_pt_udp_fill(tx, &single, &msg, &iov, &control);
 
-            counter = tx->counter;
+            if (sendmsg(tx->socket->connection->fd, &msg, MSG_DONTWAIT)
+                == -1)
+            {
+                ngx_stream_quic_pt_udp_dropped(worker, ngx_socket_errno, 1);
 
-            if (sendmsg(tx->fd, &msg, MSG_DONTWAIT) == -1) {
-                counter = NGX_STREAM_QUIC_PT_SEND_FAILED;
+            } else {
+                ngx_stream_quic_pt_count(worker, tx->counter, 1);
+
+                if (len == run->segment) {
+                    rc = NGX_OK;
+                }
             }
-
-            ngx_stream_quic_pt_count(worker, counter, 1);
 
             p += len;
         }
     }
+
+    return rc;
+}
+
+
+static void
+ngx_stream_quic_pt_udp_dropped(ngx_stream_quic_pt_worker_t *worker,
+    ngx_err_t err, ngx_uint_t n)
+{
+    if (err == EMSGSIZE) {
+        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_TOO_BIG, n);
+        return;
+    }
+
+    ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_SEND_FAILED, n);
 }
 
 
@@ -534,37 +607,97 @@ void
 ngx_stream_quic_pt_udp_options(ngx_socket_t fd, ngx_uint_t family,
     ngx_uint_t on, ngx_log_t *log)
 {
-    int  value;
-
-    value = on;
-
 #if (NGX_QUIC_LB_HAVE_UDP_GRO)
-    if (setsockopt(fd, SOL_UDP, UDP_GRO, (const void *) &value, sizeof(int))
-        == -1)
-    {
-        ngx_log_error(NGX_LOG_INFO, log, ngx_socket_errno,
-                      "setsockopt(UDP_GRO) failed, ignored");
-    }
+    ngx_stream_quic_pt_udp_option(fd, SOL_UDP, UDP_GRO, on, "UDP_GRO", log);
 #endif
 
-    if (setsockopt(fd, IPPROTO_IP, IP_RECVTOS, (const void *) &value,
-                   sizeof(int))
-        == -1)
-    {
-        /* an IPv6 socket may have no IPv4 side */
+    ngx_stream_quic_pt_udp_option(fd, SOL_SOCKET, SO_RXQ_OVFL, on,
+                                  "SO_RXQ_OVFL", log);
 
-        ngx_log_debug0(NGX_LOG_DEBUG_STREAM, log, ngx_socket_errno,
-                       "setsockopt(IP_RECVTOS) failed");
-    }
+    /* an IPv6 socket may have an IPv4 side */
+
+    ngx_stream_quic_pt_udp_option(fd, IPPROTO_IP, IP_RECVTOS, on,
+                                  "IP_RECVTOS", log);
+
+    /*
+     * QUIC packets must not be fragmented, and the endpoints find the path MTU
+     * (RFC 9000, 14): don't fragment, whatever this host knows of the path.
+     */
+
+    ngx_stream_quic_pt_udp_option(fd, IPPROTO_IP, IP_MTU_DISCOVER,
+                                  on ? IP_PMTUDISC_PROBE : IP_PMTUDISC_WANT,
+                                  "IP_MTU_DISCOVER", log);
 
 #if (NGX_HAVE_INET6)
-    if (family == AF_INET6
-        && setsockopt(fd, IPPROTO_IPV6, IPV6_RECVTCLASS,
-                      (const void *) &value, sizeof(int))
-           == -1)
-    {
-        ngx_log_error(NGX_LOG_INFO, log, ngx_socket_errno,
-                      "setsockopt(IPV6_RECVTCLASS) failed, ignored");
+    if (family == AF_INET6) {
+        ngx_stream_quic_pt_udp_option(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, on,
+                                      "IPV6_RECVTCLASS", log);
+        ngx_stream_quic_pt_udp_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER,
+                                      on ? IPV6_PMTUDISC_PROBE
+                                         : IPV6_PMTUDISC_WANT,
+                                      "IPV6_MTU_DISCOVER", log);
     }
 #endif
+}
+
+
+static void
+ngx_stream_quic_pt_udp_option(ngx_socket_t fd, int level, int name, int value,
+    const char *text, ngx_log_t *log)
+{
+    if (setsockopt(fd, level, name, (const void *) &value, sizeof(int)) == -1)
+    {
+        ngx_log_error(NGX_LOG_INFO, log, ngx_socket_errno,
+                      "setsockopt(%s) failed, ignored", text);
+    }
+}
+
+
+/* returns NGX_DECLINED if the system has given less than it was asked for */
+
+ngx_int_t
+ngx_stream_quic_pt_udp_buffer(ngx_socket_t fd, int name, size_t size,
+    ngx_log_t *log)
+{
+    int        value;
+    socklen_t  len;
+
+    if (size == 0) {
+        return NGX_OK;
+    }
+
+    ngx_stream_quic_pt_udp_option(fd, SOL_SOCKET, name, (int) size,
+                                  name == SO_RCVBUF ? "SO_RCVBUF"
+                                                    : "SO_SNDBUF", log);
+    len = sizeof(int);
+
+    if (getsockopt(fd, SOL_SOCKET, name, (void *) &value, &len) == -1) {
+        return NGX_OK;
+    }
+
+    /* Linux shows twice of what it allows for datagrams */
+
+    return ((size_t) value < 2 * size) ? NGX_DECLINED : NGX_OK;
+}
+
+
+/* datagrams that the kernel has dropped for want of room, so far */
+
+uint32_t
+ngx_stream_quic_pt_udp_overflow(ngx_socket_t fd)
+{
+#if (NGX_LINUX && defined SO_MEMINFO)
+    uint32_t   meminfo[9];
+    socklen_t  len;
+
+    len = sizeof(meminfo);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, (void *) meminfo, &len) == 0
+        && len == sizeof(meminfo))
+    {
+        return meminfo[8];    /* SK_MEMINFO_DROPS */
+    }
+#endif
+
+    return 0;
 }

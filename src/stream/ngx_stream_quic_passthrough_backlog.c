@@ -1,0 +1,209 @@
+
+/*
+ * Copyright (C) ngx-quic-lb contributors
+ */
+
+
+/*
+ * What a socket has no room for waits in its backlog: a copy, as the batch is
+ * gone by then.  It is small, a router would not keep more; what finds no room
+ * there either is dropped and counted.  As long as there is a backlog all that
+ * leaves by the socket goes through it, so that nothing is overtaken.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+#include <ngx_stream.h>
+
+#include "ngx_stream_quic_passthrough_module.h"
+
+
+static ngx_stream_quic_pt_waiting_t *ngx_stream_quic_pt_backlog_copy(
+    ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run);
+static void ngx_stream_quic_pt_backlog_remove(
+    ngx_stream_quic_pt_socket_t *sock, ngx_stream_quic_pt_waiting_t *w);
+static ngx_uint_t ngx_stream_quic_pt_backlog_flags(ngx_connection_t *c);
+
+
+void
+ngx_stream_quic_pt_backlog_init(ngx_stream_quic_pt_socket_t *sock,
+    ngx_connection_t *c)
+{
+    sock->connection = c;
+
+    ngx_queue_init(&sock->backlog);
+
+#if !(NGX_HAVE_UDP_SEGMENT)
+    sock->plain = 1;
+#endif
+}
+
+
+void
+ngx_stream_quic_pt_backlog_add(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run)
+{
+    ngx_connection_t              *c;
+    ngx_stream_quic_pt_socket_t   *sock;
+    ngx_stream_quic_pt_waiting_t  *w;
+
+    sock = tx->socket;
+    c = sock->connection;
+    w = NULL;
+
+    if (sock->size + run->size <= NGX_STREAM_QUIC_PT_BACKLOG) {
+        w = ngx_stream_quic_pt_backlog_copy(tx, run);
+    }
+
+    if (w == NULL) {
+        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_SEND_FAILED,
+                                 run->segments);
+        return;
+    }
+
+    ngx_queue_insert_tail(&sock->backlog, &w->queue);
+    sock->size += run->size;
+
+    if (!c->write->active
+        && ngx_add_event(c->write, NGX_WRITE_EVENT,
+                         ngx_stream_quic_pt_backlog_flags(c))
+           != NGX_OK)
+    {
+        ngx_stream_quic_pt_backlog_drop(worker, sock);
+    }
+}
+
+
+static ngx_stream_quic_pt_waiting_t *
+ngx_stream_quic_pt_backlog_copy(ngx_stream_quic_pt_tx_t *tx,
+    ngx_stream_quic_pt_run_t *run)
+{
+    u_char                        *p;
+    ngx_stream_quic_pt_piece_t    *piece;
+    ngx_stream_quic_pt_waiting_t  *w;
+
+    w = ngx_alloc(offsetof(ngx_stream_quic_pt_waiting_t, data) + run->size,
+                  tx->socket->connection->log);
+    if (w == NULL) {
+        return NULL;
+    }
+
+    p = w->data;
+
+    for (piece = run->pieces; piece; piece = piece->next) {
+        p = ngx_cpymem(p, piece->data, piece->len);
+    }
+
+    w->piece.data = w->data;
+    w->piece.len = run->size;
+    w->piece.next = NULL;
+
+    w->run = *run;
+    w->run.pieces = &w->piece;
+    w->run.next = NULL;
+
+    w->family = tx->family;
+    w->counter = tx->counter;
+
+    w->socklen = tx->socklen;
+    ngx_memcpy(&w->sockaddr, tx->sockaddr, tx->socklen);
+
+    w->local.sockaddr.sa_family = AF_UNSPEC;
+
+    if (tx->local) {
+        ngx_memcpy(&w->local, tx->local, tx->socklen);
+    }
+
+    return w;
+}
+
+
+void
+ngx_stream_quic_pt_backlog_send(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_socket_t *sock)
+{
+    ngx_err_t                      told;
+    ngx_queue_t                   *q;
+    ngx_connection_t              *c;
+    ngx_stream_quic_pt_tx_t        tx;
+    ngx_stream_quic_pt_waiting_t  *w;
+
+    c = sock->connection;
+
+    while (!ngx_queue_empty(&sock->backlog)) {
+
+        q = ngx_queue_head(&sock->backlog);
+        w = ngx_queue_data(q, ngx_stream_quic_pt_waiting_t, queue);
+
+        ngx_memzero(&tx, sizeof(ngx_stream_quic_pt_tx_t));
+
+        tx.socket = sock;
+        tx.family = w->family;
+        tx.counter = w->counter;
+
+        if (w->socklen) {
+            tx.sockaddr = &w->sockaddr.sockaddr;
+            tx.socklen = w->socklen;
+        }
+
+        if (w->local.sockaddr.sa_family != AF_UNSPEC) {
+            tx.local = &w->local.sockaddr;
+        }
+
+        told = 0;
+
+        if (ngx_stream_quic_pt_udp_send(worker, &tx, &w->run, &told)) {
+            return;
+        }
+
+        ngx_stream_quic_pt_backlog_remove(sock, w);
+    }
+
+    if (c->write->active) {
+        (void) ngx_del_event(c->write, NGX_WRITE_EVENT,
+                             ngx_stream_quic_pt_backlog_flags(c));
+    }
+}
+
+
+/* before the socket is closed */
+
+void
+ngx_stream_quic_pt_backlog_drop(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_socket_t *sock)
+{
+    ngx_queue_t                   *q;
+    ngx_stream_quic_pt_waiting_t  *w;
+
+    while (!ngx_queue_empty(&sock->backlog)) {
+        q = ngx_queue_head(&sock->backlog);
+        w = ngx_queue_data(q, ngx_stream_quic_pt_waiting_t, queue);
+
+        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_SEND_FAILED,
+                                 w->run.segments);
+        ngx_stream_quic_pt_backlog_remove(sock, w);
+    }
+}
+
+
+static void
+ngx_stream_quic_pt_backlog_remove(ngx_stream_quic_pt_socket_t *sock,
+    ngx_stream_quic_pt_waiting_t *w)
+{
+    ngx_queue_remove(&w->queue);
+    sock->size -= w->run.size;
+
+    ngx_free(w);
+}
+
+
+/* listening sockets are level-triggered, legs as ngx_event_connect_peer() is */
+
+static ngx_uint_t
+ngx_stream_quic_pt_backlog_flags(ngx_connection_t *c)
+{
+    return (!c->read->accept && (ngx_event_flags & NGX_USE_CLEAR_EVENT))
+           ? NGX_CLEAR_EVENT : NGX_LEVEL_EVENT;
+}

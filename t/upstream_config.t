@@ -7,6 +7,7 @@ use strict;
 use warnings;
 
 use FindBin;
+use POSIX qw/mkfifo/;
 use Test::More;
 
 use lib "$FindBin::Bin/lib";
@@ -219,8 +220,12 @@ for my $content ('', 'k' x 15, 'k' x 17, 'a' x 31, 'a' x 33, 'g' x 32,
 refused('missing key file', "$key $missing; }",
         qr{"key_file" must be readable, open\(\) "\Q$missing\E" failed \(2: });
 refused('key file is a folder', "$key " . $t->path('') . '; }',
-        qr/"key_file" must be readable, read\(\) ".*" failed \(21: /);
-refused('empty name', "$key \"\"; }", qr/"key_file" must be readable/);
+        qr/"key_file" ".*" must be a regular file/);
+refused('empty name', "$key \"\"; }", qr/"key_file" ".*" must be a regular/);
+
+mkfifo($t->path('fifo'), 0600) or die "mkfifo: $!";
+refused('key file is a FIFO', "$key " . $t->path('fifo') . '; }',
+        qr/"key_file" ".*" must be a regular file/);
 refused('key_file twice', "$key $raw; key_file $raw; }",
         qr/"key_file" directive is duplicate/);
 

@@ -120,6 +120,15 @@ ngx_int_t ngx_stream_quic_lb_router_route(ngx_stream_quic_lb_router_t *router,
     quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route);
 
 /*
+ * Whether |server| may get new connections: it is neither "down" nor failing
+ * ("max_fails").  So may an address that is no peer at the moment (not resolved
+ * yet or any more), and any server if there is no memory to find it.
+ */
+
+ngx_uint_t ngx_stream_quic_lb_server_available(
+    ngx_stream_quic_lb_server_t *server);
+
+/*
  * The key of the fallback: the 4-tuple for codepoint 0b111 and for a DCID that
  * is empty or, in a short header, of unknown length; else the DCID.  Depends on
  * nothing but its arguments.

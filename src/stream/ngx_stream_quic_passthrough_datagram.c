@@ -65,8 +65,10 @@ ngx_stream_quic_pt_datagram_read(ngx_stream_quic_pt_listener_t *listener,
 
     ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_RECEIVED, n);
 
-    if (m->len == 0) {
-        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_MALFORMED, 1);
+    /* nothing can be sent to port 0 */
+
+    if (m->len == 0 || ngx_inet_get_port(&m->sockaddr.sockaddr) == 0) {
+        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_MALFORMED, n);
         return;
     }
 
@@ -187,10 +189,11 @@ static ngx_stream_quic_pt_flow_t *
 ngx_stream_quic_pt_datagram_first(ngx_stream_quic_pt_listener_t *listener,
     ngx_stream_quic_pt_message_t *m, u_char *data, size_t len, uint64_t hash)
 {
-    quic_lb_packet_t             pkt;
-    ngx_stream_quic_pt_leg_t    *leg;
-    ngx_stream_quic_pt_flow_t   *flow;
-    ngx_stream_quic_lb_route_t   route;
+    ngx_uint_t                  established;
+    quic_lb_packet_t            pkt;
+    ngx_stream_quic_pt_leg_t   *leg;
+    ngx_stream_quic_pt_flow_t  *flow;
+    ngx_stream_quic_lb_route_t  route;
 
     if (ngx_stream_quic_pt_datagram_route(listener, NULL,
                                           &m->sockaddr.sockaddr,
@@ -201,7 +204,10 @@ ngx_stream_quic_pt_datagram_first(ngx_stream_quic_pt_listener_t *listener,
         return NULL;
     }
 
-    flow = ngx_stream_quic_pt_flow_create(listener, m, &pkt, &route, hash);
+    established = !ngx_stream_quic_pt_route_begins(&pkt, data, len);
+
+    flow = ngx_stream_quic_pt_flow_create(listener, m, &route, established,
+                                          hash);
 
     if (flow == NULL) {
         ngx_stream_quic_pt_count(listener->worker,
@@ -220,7 +226,7 @@ ngx_stream_quic_pt_datagram_route(ngx_stream_quic_pt_listener_t *listener,
     struct sockaddr *local, u_char *data, size_t len, quic_lb_packet_t *pkt,
     ngx_stream_quic_lb_route_t *route, ngx_stream_quic_pt_leg_t **leg)
 {
-    ngx_stream_quic_pt_srv_conf_t  *pscf;
+    ngx_stream_quic_lb_router_t  *router;
 
     if (quic_lb_packet_parse(pkt, data, len) != QUIC_LB_OK) {
         ngx_stream_quic_pt_count(listener->worker,
@@ -228,9 +234,9 @@ ngx_stream_quic_pt_datagram_route(ngx_stream_quic_pt_listener_t *listener,
         return NGX_DECLINED;
     }
 
-    pscf = ngx_stream_quic_pt_srv_conf(listener->listening, local);
+    router = ngx_stream_quic_pt_route_router(listener, local);
 
-    if (ngx_stream_quic_pt_route_decide(flow, pscf->router, client, local, pkt,
+    if (ngx_stream_quic_pt_route_decide(flow, router, client, local, pkt,
                                         route, leg)
         != NGX_OK)
     {
@@ -294,9 +300,9 @@ static ngx_stream_quic_pt_leg_t *
 ngx_stream_quic_pt_datagram_leg(ngx_stream_quic_pt_flow_t *flow, u_char *data,
     size_t len)
 {
-    quic_lb_packet_t             pkt;
-    ngx_stream_quic_pt_leg_t    *leg;
-    ngx_stream_quic_lb_route_t   route;
+    quic_lb_packet_t            pkt;
+    ngx_stream_quic_pt_leg_t   *leg;
+    ngx_stream_quic_lb_route_t  route;
 
     if (ngx_stream_quic_pt_datagram_route(flow->listener, flow,
                                           &flow->client.sockaddr,
@@ -307,7 +313,7 @@ ngx_stream_quic_pt_datagram_leg(ngx_stream_quic_pt_flow_t *flow, u_char *data,
         return NULL;
     }
 
-    if (pkt.type == QUIC_LB_PACKET_INITIAL
+    if (ngx_stream_quic_pt_route_begins(&pkt, data, len)
         && ngx_stream_quic_pt_session_admit(flow) != NGX_OK)
     {
         ngx_stream_quic_pt_count(flow->listener->worker,
@@ -352,7 +358,10 @@ ngx_stream_quic_pt_datagram_enqueue(ngx_stream_quic_pt_flow_t *flow,
     worker = flow->listener->worker;
     dg = NULL;
 
-    if (flow->ndatagrams < NGX_STREAM_QUIC_PT_QUEUE) {
+    if (flow->ndatagrams < NGX_STREAM_QUIC_PT_QUEUE
+        && flow->queued + len <= NGX_STREAM_QUIC_PT_QUEUED
+        && worker->queued + len <= NGX_STREAM_QUIC_PT_QUEUED_ALL)
+    {
         dg = ngx_alloc(offsetof(ngx_stream_quic_pt_queued_t, data) + len,
                        worker->log);
     }
@@ -368,6 +377,31 @@ ngx_stream_quic_pt_datagram_enqueue(ngx_stream_quic_pt_flow_t *flow,
 
     ngx_queue_insert_tail(&flow->datagrams, &dg->queue);
     flow->ndatagrams++;
+    flow->queued += len;
+    worker->queued += len;
+}
+
+
+ngx_stream_quic_pt_queued_t *
+ngx_stream_quic_pt_datagram_dequeue(ngx_stream_quic_pt_flow_t *flow)
+{
+    ngx_queue_t                  *q;
+    ngx_stream_quic_pt_queued_t  *dg;
+
+    if (ngx_queue_empty(&flow->datagrams)) {
+        return NULL;
+    }
+
+    q = ngx_queue_head(&flow->datagrams);
+    ngx_queue_remove(q);
+
+    dg = ngx_queue_data(q, ngx_stream_quic_pt_queued_t, queue);
+
+    flow->ndatagrams--;
+    flow->queued -= dg->len;
+    flow->listener->worker->queued -= dg->len;
+
+    return dg;
 }
 
 
@@ -375,23 +409,22 @@ void
 ngx_stream_quic_pt_datagram_ready(ngx_stream_quic_pt_flow_t *flow)
 {
     ngx_uint_t                    i, n;
-    ngx_queue_t                  *q;
-    ngx_stream_quic_pt_queued_t  *sent[NGX_STREAM_QUIC_PT_QUEUE];
+    ngx_stream_quic_pt_queued_t  *dg, *sent[NGX_STREAM_QUIC_PT_QUEUE];
     ngx_stream_quic_pt_worker_t  *worker;
 
     worker = flow->listener->worker;
 
     /* a refused flow has counted and freed what was left */
 
-    for (n = 0; !ngx_queue_empty(&flow->datagrams); n++) {
-        q = ngx_queue_head(&flow->datagrams);
-        ngx_queue_remove(q);
-        flow->ndatagrams--;
+    for (n = 0; n < NGX_STREAM_QUIC_PT_QUEUE; n++) {
+        dg = ngx_stream_quic_pt_datagram_dequeue(flow);
 
-        sent[n] = ngx_queue_data(q, ngx_stream_quic_pt_queued_t, queue);
+        if (dg == NULL) {
+            break;
+        }
 
-        ngx_stream_quic_pt_datagram_forward(flow, sent[n]->data, sent[n]->len,
-                                            sent[n]->ecn);
+        ngx_stream_quic_pt_datagram_forward(flow, dg->data, dg->len, dg->ecn);
+        sent[n] = dg;
     }
 
     if (n == 0) {

@@ -33,6 +33,10 @@
 
 static ngx_int_t ngx_stream_quic_pt_flow_room(
     ngx_stream_quic_pt_worker_t *worker);
+static ngx_uint_t ngx_stream_quic_pt_flow_free_for(
+    ngx_stream_quic_pt_worker_t *worker, ngx_uint_t n);
+static ngx_int_t ngx_stream_quic_pt_flow_evict(
+    ngx_stream_quic_pt_worker_t *worker);
 static void ngx_stream_quic_pt_flow_session(ngx_stream_quic_pt_flow_t *flow,
     ngx_connection_t *c);
 static ngx_connection_t *ngx_stream_quic_pt_flow_connection(
@@ -56,20 +60,14 @@ static ssize_t ngx_stream_quic_pt_flow_recv(ngx_connection_t *c, u_char *buf,
 
 ngx_stream_quic_pt_flow_t *
 ngx_stream_quic_pt_flow_create(ngx_stream_quic_pt_listener_t *listener,
-    ngx_stream_quic_pt_message_t *m, quic_lb_packet_t *pkt,
-    ngx_stream_quic_lb_route_t *route, uint64_t hash)
+    ngx_stream_quic_pt_message_t *m, ngx_stream_quic_lb_route_t *route,
+    ngx_uint_t established, uint64_t hash)
 {
-    ngx_uint_t                    established;
     ngx_connection_t             *c;
     ngx_stream_quic_pt_flow_t    *flow;
     ngx_stream_quic_pt_worker_t  *worker;
 
     worker = listener->worker;
-
-    /* only a backend's connection ID makes such a packet routable */
-
-    established = (pkt->type == QUIC_LB_PACKET_SHORT
-                   || pkt->type == QUIC_LB_PACKET_HANDSHAKE);
 
     if ((listener->exiting && !established)
         || ngx_stream_quic_pt_flow_room(worker) != NGX_OK)
@@ -148,20 +146,65 @@ ngx_stream_quic_pt_flow_room(ngx_stream_quic_pt_worker_t *worker)
     }
 
     while (worker->nhalf_open >= worker->half_open_limit
-           || ngx_cycle->free_connection_n
-              < worker->reserve + NGX_STREAM_QUIC_PT_CONNECTIONS)
+           || !ngx_stream_quic_pt_flow_free_for(worker,
+                                              NGX_STREAM_QUIC_PT_CONNECTIONS))
     {
-        if (ngx_queue_empty(&worker->half_open)) {
+        if (ngx_stream_quic_pt_flow_evict(worker) != NGX_OK) {
             ngx_stream_quic_pt_flow_no_room(worker);
             return NGX_ERROR;
         }
-
-        q = ngx_queue_head(&worker->half_open);
-        flow = ngx_queue_data(q, ngx_stream_quic_pt_flow_t, queue);
-
-        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_EVICTED, 1);
-        ngx_stream_quic_pt_flow_close(flow, NGX_STREAM_SERVICE_UNAVAILABLE);
     }
+
+    return NGX_OK;
+}
+
+
+/* half-open flows also make room for another leg of one that is not */
+
+ngx_int_t
+ngx_stream_quic_pt_flow_leg_room(ngx_stream_quic_pt_flow_t *flow)
+{
+    ngx_stream_quic_pt_worker_t  *worker;
+
+    worker = flow->listener->worker;
+
+    while (!ngx_stream_quic_pt_flow_free_for(worker, 1)) {
+
+        if (flow->half_open
+            || ngx_stream_quic_pt_flow_evict(worker) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_stream_quic_pt_flow_free_for(ngx_stream_quic_pt_worker_t *worker,
+    ngx_uint_t n)
+{
+    return ngx_cycle->free_connection_n >= worker->reserve + n
+           && worker->nlegs < worker->leg_limit;
+}
+
+
+static ngx_int_t
+ngx_stream_quic_pt_flow_evict(ngx_stream_quic_pt_worker_t *worker)
+{
+    ngx_queue_t                *q;
+    ngx_stream_quic_pt_flow_t  *flow;
+
+    if (ngx_queue_empty(&worker->half_open)) {
+        return NGX_DECLINED;
+    }
+
+    q = ngx_queue_head(&worker->half_open);
+    flow = ngx_queue_data(q, ngx_stream_quic_pt_flow_t, queue);
+
+    ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_EVICTED, 1);
+    ngx_stream_quic_pt_flow_close(flow, NGX_STREAM_SERVICE_UNAVAILABLE);
 
     return NGX_OK;
 }
@@ -177,8 +220,8 @@ ngx_stream_quic_pt_flow_no_room(ngx_stream_quic_pt_worker_t *worker)
     worker->no_room = ngx_time();
 
     ngx_log_error(NGX_LOG_WARN, worker->log, 0,
-                  "no connections left for QUIC flows, "
-                  "increase worker_connections");
+                  "no connections or open files left for QUIC flows, "
+                  "increase worker_connections and worker_rlimit_nofile");
 }
 
 
@@ -353,6 +396,20 @@ ngx_stream_quic_pt_flow_find(ngx_stream_session_t *s)
  */
 
 void
+ngx_stream_quic_pt_flow_content(ngx_stream_quic_pt_flow_t *flow)
+{
+    ngx_connection_t  *c;
+
+    c = flow->session->connection;
+
+    c->read->handler = ngx_stream_quic_pt_flow_read;
+    c->write->handler = ngx_stream_quic_pt_flow_write;
+}
+
+
+/* its upstream is known */
+
+void
 ngx_stream_quic_pt_flow_ready(ngx_stream_quic_pt_flow_t *flow)
 {
     ngx_connection_t  *c;
@@ -362,11 +419,8 @@ ngx_stream_quic_pt_flow_ready(ngx_stream_quic_pt_flow_t *flow)
     flow->ready = 1;
 
     c->log->action = "passing QUIC datagrams";
-    c->read->handler = ngx_stream_quic_pt_flow_read;
-    c->write->handler = ngx_stream_quic_pt_flow_write;
 
-    ngx_add_timer(c->read, ngx_min(flow->timeout,
-                                   NGX_STREAM_QUIC_PT_HALF_OPEN));
+    ngx_add_timer(c->read, ngx_stream_quic_pt_unanswered(flow));
 
     ngx_stream_quic_pt_datagram_ready(flow);
 }
@@ -530,19 +584,21 @@ ngx_stream_quic_pt_flow_cleanup(void *data)
 {
     ngx_stream_quic_pt_flow_t *flow = data;
 
-    ngx_queue_t                  *q;
+    ngx_stream_quic_pt_queued_t  *dg;
     ngx_stream_quic_pt_worker_t  *worker;
 
     worker = flow->listener->worker;
 
     ngx_stream_quic_pt_flow_end(flow);
 
-    while (!ngx_queue_empty(&flow->datagrams)) {
-        q = ngx_queue_head(&flow->datagrams);
-        ngx_queue_remove(q);
-        flow->ndatagrams--;
+    for ( ;; ) {
+        dg = ngx_stream_quic_pt_datagram_dequeue(flow);
 
-        ngx_free(ngx_queue_data(q, ngx_stream_quic_pt_queued_t, queue));
+        if (dg == NULL) {
+            break;
+        }
+
+        ngx_free(dg);
         ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_REFUSED_FLOW, 1);
     }
 

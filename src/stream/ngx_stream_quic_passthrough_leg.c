@@ -29,9 +29,11 @@ static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_find(
     ngx_stream_quic_pt_flow_t *flow, struct sockaddr *sockaddr,
     socklen_t socklen);
 static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_create(
-    ngx_stream_quic_pt_flow_t *flow);
+    ngx_stream_quic_pt_flow_t *flow, ngx_stream_quic_lb_route_t *route);
 static ngx_int_t ngx_stream_quic_pt_leg_init_peer(
     ngx_stream_quic_pt_leg_t *leg, ngx_stream_quic_lb_route_t *route);
+static ngx_stream_variable_value_t *ngx_stream_quic_pt_leg_variables(
+    ngx_stream_quic_pt_leg_t *leg);
 static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_connect(
     ngx_stream_quic_pt_leg_t *leg, ngx_stream_quic_lb_route_t *route);
 static void ngx_stream_quic_pt_leg_no_live(ngx_stream_quic_pt_leg_t *leg);
@@ -51,6 +53,9 @@ static ngx_uint_t ngx_stream_quic_pt_leg_unreachable(ngx_err_t err);
 static ngx_uint_t ngx_stream_quic_pt_leg_silent(ngx_stream_quic_pt_leg_t *leg);
 static void ngx_stream_quic_pt_leg_failed(ngx_stream_quic_pt_leg_t *leg,
     ngx_err_t err);
+static void ngx_stream_quic_pt_leg_complain(ngx_stream_quic_pt_leg_t *leg,
+    ngx_err_t err);
+static void ngx_stream_quic_pt_leg_peer_failed(ngx_stream_quic_pt_leg_t *leg);
 static void ngx_stream_quic_pt_leg_free_peer(ngx_stream_quic_pt_leg_t *leg,
     ngx_uint_t state);
 static void ngx_stream_quic_pt_leg_destroy(ngx_stream_quic_pt_leg_t *leg);
@@ -73,13 +78,13 @@ ngx_stream_quic_pt_leg_get(ngx_stream_quic_pt_flow_t *flow,
 
     worker = flow->listener->worker;
 
-    if (ngx_cycle->free_connection_n <= worker->reserve) {
+    if (ngx_stream_quic_pt_flow_leg_room(flow) != NGX_OK) {
         ngx_stream_quic_pt_flow_no_room(worker);
         ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_OVERLOAD, 1);
         return NULL;
     }
 
-    leg = ngx_stream_quic_pt_leg_create(flow);
+    leg = ngx_stream_quic_pt_leg_create(flow, route);
 
     if (leg && ngx_stream_quic_pt_leg_init_peer(leg, route) != NGX_OK) {
         ngx_stream_quic_pt_leg_destroy(leg);
@@ -124,7 +129,8 @@ ngx_stream_quic_pt_leg_find(ngx_stream_quic_pt_flow_t *flow,
 
 
 static ngx_stream_quic_pt_leg_t *
-ngx_stream_quic_pt_leg_create(ngx_stream_quic_pt_flow_t *flow)
+ngx_stream_quic_pt_leg_create(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_lb_route_t *route)
 {
     ngx_log_t                 *log;
     ngx_pool_t                *pool;
@@ -148,6 +154,7 @@ ngx_stream_quic_pt_leg_create(ngx_stream_quic_pt_flow_t *flow)
 
     leg->pool = pool;
     leg->flow = flow;
+    leg->server = route->server;
     leg->started = ngx_current_msec;
     leg->active = ngx_current_msec;
 
@@ -166,7 +173,9 @@ ngx_stream_quic_pt_leg_create(ngx_stream_quic_pt_flow_t *flow)
 
 /*
  * Balancers take the upstream from the session and their memory from its
- * pool, so the leg lends it both: what they allocate goes with the leg.
+ * pool, so the leg lends it both: what they allocate goes with the leg.  So do
+ * the values of variables that they ask for, which must not stay in the
+ * session's cache.
  */
 
 static ngx_int_t
@@ -175,12 +184,24 @@ ngx_stream_quic_pt_leg_init_peer(ngx_stream_quic_pt_leg_t *leg,
 {
     ngx_int_t                        rc;
     ngx_pool_t                      *pool;
-    ngx_stream_session_t            *s;
+    ngx_stream_session_t            *s, saved;
     ngx_stream_upstream_srv_conf_t  *uscf;
     ngx_stream_quic_pt_flow_t       *flow;
 
     flow = leg->flow;
     s = flow->session;
+    saved = *s;
+
+    s->variables = ngx_stream_quic_pt_leg_variables(leg);
+    if (s->variables == NULL) {
+        s->variables = saved.variables;
+        return NGX_ERROR;
+    }
+
+#if (NGX_PCRE)
+    s->captures = NULL;
+    s->ncaptures = 0;
+#endif
 
     uscf = route->upstream ? route->upstream : flow->upstream;
 
@@ -205,10 +226,40 @@ ngx_stream_quic_pt_leg_init_peer(ngx_stream_quic_pt_leg_t *leg,
 
     ngx_stream_set_ctx(s, &flow->route, ngx_stream_upstream_quic_lb_module);
 
-    s->upstream = NULL;
     s->connection->pool = pool;
+    s->upstream = NULL;
+    s->variables = saved.variables;
+
+#if (NGX_PCRE)
+    s->captures = saved.captures;
+    s->ncaptures = saved.ncaptures;
+    s->captures_data = saved.captures_data;
+#endif
 
     return rc;
+}
+
+
+static ngx_stream_variable_value_t *
+ngx_stream_quic_pt_leg_variables(ngx_stream_quic_pt_leg_t *leg)
+{
+    size_t                        size;
+    ngx_stream_session_t         *s;
+    ngx_stream_core_main_conf_t  *cmcf;
+    ngx_stream_variable_value_t  *values;
+
+    s = leg->flow->session;
+    cmcf = ngx_stream_get_module_main_conf(s, ngx_stream_core_module);
+
+    size = cmcf->variables.nelts * sizeof(ngx_stream_variable_value_t);
+
+    values = ngx_palloc(leg->pool, ngx_max(size, 1));
+
+    if (values && size) {
+        ngx_memcpy(values, s->variables, size);
+    }
+
+    return values;
 }
 
 
@@ -221,13 +272,15 @@ static ngx_stream_quic_pt_leg_t *
 ngx_stream_quic_pt_leg_connect(ngx_stream_quic_pt_leg_t *leg,
     ngx_stream_quic_lb_route_t *route)
 {
-    ngx_int_t                   rc;
-    ngx_event_get_peer_pt       get;
-    ngx_peer_connection_t      *pc;
-    ngx_stream_quic_pt_leg_t   *old;
-    ngx_stream_quic_pt_flow_t  *flow;
+    ngx_int_t                     rc;
+    ngx_event_get_peer_pt         get;
+    ngx_peer_connection_t        *pc;
+    ngx_stream_quic_pt_leg_t     *old;
+    ngx_stream_quic_pt_flow_t    *flow;
+    ngx_stream_quic_pt_worker_t  *worker;
 
     flow = leg->flow;
+    worker = flow->listener->worker;
     pc = &leg->upstream.peer;
     get = pc->get;
 
@@ -255,7 +308,16 @@ ngx_stream_quic_pt_leg_connect(ngx_stream_quic_pt_leg_t *leg,
 
         pc->get = ngx_event_get_peer;
 
+        /* it logs each failure, and anybody can bring about many */
+
+        pc->log = (worker->unreachable == ngx_time()) ? &worker->quiet
+                                                      : leg->pool->log;
+
         rc = ngx_event_connect_peer(pc);
+
+        if (rc != NGX_OK && rc != NGX_AGAIN) {
+            worker->unreachable = ngx_time();
+        }
 
         if (rc == NGX_OK || rc == NGX_AGAIN) {
             rc = ngx_stream_quic_pt_leg_start(leg);
@@ -265,8 +327,12 @@ ngx_stream_quic_pt_leg_connect(ngx_stream_quic_pt_leg_t *leg,
             }
         }
 
-        ngx_stream_quic_pt_leg_free_peer(leg, (rc == NGX_DECLINED)
-                                              ? NGX_PEER_FAILED : 0);
+        if (rc == NGX_DECLINED) {
+            ngx_stream_quic_pt_leg_peer_failed(leg);
+
+        } else {
+            ngx_stream_quic_pt_leg_free_peer(leg, 0);
+        }
 
         /* what names a server is of no use to another */
 
@@ -356,6 +422,7 @@ ngx_stream_quic_pt_leg_start(ngx_stream_quic_pt_leg_t *leg)
 
     ngx_queue_insert_head(&flow->legs, &leg->queue);
     flow->nlegs++;
+    flow->listener->worker->nlegs++;
 
     return NGX_OK;
 }
@@ -719,7 +786,13 @@ ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg, ngx_int_t n)
                 ngx_stream_quic_pt_batch_reset(worker->batch);
             }
 
-            ngx_stream_quic_pt_route_learn_server(leg, p, len);
+            if (p[0] & NGX_STREAM_QUIC_PT_LONG) {
+                ngx_stream_quic_pt_route_learn_server(leg, p, len);
+
+            } else {
+                flow->settled = leg;
+            }
+
             ngx_stream_quic_pt_udp_append(worker, &tx, p, len, m->ecn);
 
             p += len;
@@ -728,6 +801,7 @@ ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg, ngx_int_t n)
 
     leg->active = ngx_current_msec;
     leg->backend->answered = ngx_current_msec;
+    leg->backend->silent = 0;
     leg->answered = 1;
     leg->failed = 0;
 
@@ -758,30 +832,66 @@ ngx_stream_quic_pt_leg_family(ngx_sockaddr_t *sa)
 static void
 ngx_stream_quic_pt_leg_failed(ngx_stream_quic_pt_leg_t *leg, ngx_err_t err)
 {
-    size_t  len;
-    u_char  text[NGX_SOCKADDR_STRLEN];
-
     if (leg->failed || !ngx_stream_quic_pt_leg_unreachable(err)) {
         return;
     }
 
     leg->failed = 1;
 
-    if (leg->backend->complained != ngx_time()) {
-        leg->backend->complained = ngx_time();
+    ngx_stream_quic_pt_leg_complain(leg, err);
+    ngx_stream_quic_pt_leg_peer_failed(leg);
+}
 
-        /* the peer and its name may be gone */
 
-        len = ngx_sock_ntop(&leg->backend->sockaddr.sockaddr,
-                            leg->backend->socklen, text, NGX_SOCKADDR_STRLEN,
-                            1);
+/* once a second for each backend, and not often for all of them together */
 
-        ngx_log_error(NGX_LOG_ERR, leg->socket.connection->log, err,
-                      "upstream does not take datagrams, upstream: \"%*s\"",
-                      len, text);
+static void
+ngx_stream_quic_pt_leg_complain(ngx_stream_quic_pt_leg_t *leg, ngx_err_t err)
+{
+    size_t                         len;
+    u_char                         text[NGX_SOCKADDR_STRLEN];
+    ngx_stream_quic_pt_worker_t   *worker;
+    ngx_stream_quic_pt_backend_t  *backend;
+
+    worker = leg->flow->listener->worker;
+    backend = leg->backend;
+
+    if (worker->complained != ngx_time()) {
+        worker->complained = ngx_time();
+        worker->ncomplaints = 0;
     }
 
-    ngx_stream_quic_pt_leg_free_peer(leg, NGX_PEER_FAILED);
+    if (backend->complained == ngx_time()
+        || worker->ncomplaints == NGX_STREAM_QUIC_PT_COMPLAINTS)
+    {
+        return;
+    }
+
+    backend->complained = ngx_time();
+    worker->ncomplaints++;
+
+    /* the peer and its name may be gone */
+
+    len = ngx_sock_ntop(&backend->sockaddr.sockaddr, backend->socklen, text,
+                        NGX_SOCKADDR_STRLEN, 1);
+
+    ngx_log_error(NGX_LOG_ERR, leg->socket.connection->log, err,
+                  "upstream does not take datagrams, upstream: \"%*s\"",
+                  len, text);
+}
+
+
+/*
+ * Gives the peer back as failed.  A server that is known to fail already may
+ * still be tried for what names it; this tells nothing new.
+ */
+
+static void
+ngx_stream_quic_pt_leg_peer_failed(ngx_stream_quic_pt_leg_t *leg)
+{
+    ngx_stream_quic_pt_leg_free_peer(leg,
+               (leg->server && !ngx_stream_quic_lb_server_available(leg->server))
+               ? 0 : NGX_PEER_FAILED);
 }
 
 
@@ -838,6 +948,7 @@ ngx_stream_quic_pt_leg_close(ngx_stream_quic_pt_leg_t *leg)
 
     ngx_queue_remove(&leg->queue);
     flow->nlegs--;
+    flow->listener->worker->nlegs--;
 
     ngx_stream_quic_pt_route_forget(leg);
 
@@ -847,16 +958,38 @@ ngx_stream_quic_pt_leg_close(ngx_stream_quic_pt_leg_t *leg)
 }
 
 
-/* a new connection has waited in vain, and nobody else got an answer */
+/*
+ * Whether new connections of two clients have waited in vain while nobody else
+ * got an answer.  Backends do not answer bogus Initials either, so one client
+ * alone proves nothing.
+ */
 
 static ngx_uint_t
 ngx_stream_quic_pt_leg_silent(ngx_stream_quic_pt_leg_t *leg)
 {
-    return leg->opened
-           && !leg->answered
-           && (ngx_msec_int_t) (leg->backend->answered - leg->started) < 0
-           && ngx_current_msec - leg->started
-              >= ngx_min(leg->flow->timeout, NGX_STREAM_QUIC_PT_HALF_OPEN);
+    uint64_t                       client;
+    ngx_stream_quic_pt_backend_t  *backend;
+
+    backend = leg->backend;
+
+    if (!leg->opened
+        || leg->answered
+        || (ngx_msec_int_t) (backend->answered - leg->started) >= 0
+        || ngx_current_msec - leg->started
+           < ngx_stream_quic_pt_unanswered(leg->flow))
+    {
+        return 0;
+    }
+
+    client = ngx_stream_quic_lb_client_hash(&leg->flow->client.sockaddr);
+
+    if (backend->silent && backend->silent != client) {
+        return 1;
+    }
+
+    backend->silent = client;
+
+    return 0;
 }
 
 

@@ -52,6 +52,8 @@
 
 static void ngx_stream_quic_pt_listen_release(ngx_listening_t *old,
     ngx_cycle_t *cycle);
+static ngx_uint_t ngx_stream_quic_pt_listen_covers(ngx_listening_t *ls,
+    ngx_listening_t *old);
 static ngx_int_t ngx_stream_quic_pt_listen_init_worker(ngx_cycle_t *cycle,
     ngx_stream_quic_pt_main_conf_t *pmcf);
 static ngx_stream_quic_pt_batch_t *ngx_stream_quic_pt_listen_batch(
@@ -140,9 +142,10 @@ ngx_stream_quic_pt_listen_init_module(ngx_cycle_t *cycle)
 
 
 /*
- * With fewer workers a "reuseport" socket is left over.  Older workers still
- * have it open, so the kernel would go on choosing it for new clients; a
- * connected socket is not chosen.
+ * With fewer workers a "reuseport" socket is left over, and one of an address
+ * when a wildcard takes its place.  Older workers still have it open, so the
+ * kernel would go on choosing it for new clients; a connected socket is not
+ * chosen.
  */
 
 static void
@@ -156,9 +159,7 @@ ngx_stream_quic_pt_listen_release(ngx_listening_t *old, ngx_cycle_t *cycle)
     for (i = 0; i < cycle->listening.nelts; i++) {
 
         if (ls[i].type != SOCK_DGRAM
-            || ngx_cmp_sockaddr(ls[i].sockaddr, ls[i].socklen,
-                                old->sockaddr, old->socklen, 1)
-               != NGX_OK)
+            || !ngx_stream_quic_pt_listen_covers(&ls[i], old))
         {
             continue;
         }
@@ -173,6 +174,34 @@ ngx_stream_quic_pt_listen_release(ngx_listening_t *old, ngx_cycle_t *cycle)
     }
 
     /* the address itself is gone: the flows keep the socket to the end */
+}
+
+
+static ngx_uint_t
+ngx_stream_quic_pt_listen_covers(ngx_listening_t *ls, ngx_listening_t *old)
+{
+    if (ngx_cmp_sockaddr(ls->sockaddr, ls->socklen, old->sockaddr,
+                         old->socklen, 1)
+        == NGX_OK)
+    {
+        return 1;
+    }
+
+    if (!ls->wildcard
+        || ngx_inet_get_port(ls->sockaddr) != ngx_inet_get_port(old->sockaddr))
+    {
+        return 0;
+    }
+
+    if (ls->sockaddr->sa_family == old->sockaddr->sa_family) {
+        return 1;
+    }
+
+#if (NGX_HAVE_INET6)
+    return ls->sockaddr->sa_family == AF_INET6 && !ls->ipv6only;
+#else
+    return 0;
+#endif
 }
 
 
@@ -228,6 +257,7 @@ static ngx_int_t
 ngx_stream_quic_pt_listen_init_worker(ngx_cycle_t *cycle,
     ngx_stream_quic_pt_main_conf_t *pmcf)
 {
+    struct rlimit                 rlmt;
     ngx_stream_quic_pt_worker_t  *worker;
 
     worker = ngx_pcalloc(cycle->pool, sizeof(ngx_stream_quic_pt_worker_t));
@@ -268,6 +298,18 @@ ngx_stream_quic_pt_listen_init_worker(ngx_cycle_t *cycle,
 
     worker->half_open_limit = ngx_max(cycle->connection_n / 4, 1);
     worker->reserve = cycle->connection_n / 16;
+
+    worker->leg_limit = cycle->connection_n;
+
+    if (getrlimit(RLIMIT_NOFILE, &rlmt) == 0
+        && rlmt.rlim_cur != RLIM_INFINITY)
+    {
+        worker->leg_limit = ngx_min(worker->leg_limit,
+                                    rlmt.rlim_cur - rlmt.rlim_cur / 16);
+    }
+
+    worker->quiet = *cycle->log;
+    worker->quiet.log_level = NGX_LOG_ALERT;
 
     ngx_queue_init(&worker->half_open);
     ngx_queue_init(&worker->confirmed);
@@ -344,6 +386,11 @@ ngx_stream_quic_pt_listen_open(ngx_stream_quic_pt_worker_t *worker,
 
     listener->worker = worker;
     listener->listening = ls;
+
+    listener->routers = ngx_stream_quic_pt_routers(worker->cycle, ls);
+    if (listener->routers == NULL) {
+        return NGX_ERROR;
+    }
 
     /* whatever turns the stock event on again: it has nothing to read */
 
@@ -438,8 +485,7 @@ ngx_stream_quic_pt_listen_buffers(ngx_stream_quic_pt_listener_t *listener)
 
     fd = listener->socket.connection->fd;
     log = listener->worker->log;
-    pscf = ngx_stream_quic_pt_srv_conf(listener->listening,
-                                       listener->listening->sockaddr);
+    pscf = ngx_stream_quic_pt_srv_conf(listener->listening);
 
     if (ngx_stream_quic_pt_udp_buffer(fd, SO_RCVBUF, pscf->rcvbuf, log)
         != NGX_OK)

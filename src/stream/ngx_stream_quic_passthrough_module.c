@@ -36,6 +36,12 @@ static ngx_int_t ngx_stream_quic_pt_init_addr(ngx_conf_t *cf,
     ngx_stream_conf_addr_t *addr);
 static ngx_int_t ngx_stream_quic_pt_add_upstreams(ngx_conf_t *cf,
     ngx_stream_quic_lb_router_t *router, ngx_stream_core_srv_conf_t *cscf);
+static ngx_int_t ngx_stream_quic_pt_check_upstream(ngx_conf_t *cf,
+    ngx_stream_upstream_srv_conf_t *uscf);
+static ngx_stream_core_srv_conf_t *ngx_stream_quic_pt_default_server(
+    ngx_listening_t *ls);
+static ngx_stream_quic_lb_router_t *ngx_stream_quic_pt_find_router(
+    ngx_cycle_t *cycle, struct sockaddr *sockaddr, socklen_t socklen);
 
 
 /* octets; the system counts twice as much, in an int */
@@ -137,7 +143,6 @@ ngx_stream_quic_pt_create_srv_conf(ngx_conf_t *cf)
      *
      *     pscf->upstream = NULL;
      *     pscf->upstream_value = NULL;
-     *     pscf->router = NULL;
      */
 
     pscf->timeout = NGX_CONF_UNSET_MSEC;
@@ -226,6 +231,10 @@ ngx_stream_quic_passthrough(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     u.url = value[1];
     u.no_resolve = 1;
 
+    if (ngx_strncasecmp(value[1].data, (u_char *) "unix:", 5) == 0) {
+        return "needs an upstream or an IP address";
+    }
+
     pscf->upstream = ngx_stream_upstream_add(cf, &u, 0);
     if (pscf->upstream == NULL) {
         return NGX_CONF_ERROR;
@@ -251,6 +260,13 @@ ngx_stream_quic_pt_init(ngx_conf_t *cf)
     }
 
     cmcf = ngx_stream_conf_get_module_main_conf(cf, ngx_stream_core_module);
+
+    if (ngx_array_init(&pmcf->routers, cf->pool, 4,
+                       sizeof(ngx_stream_quic_pt_router_t))
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
 
     if (cmcf->ports) {
         port = cmcf->ports->elts;
@@ -334,6 +350,9 @@ ngx_stream_quic_pt_check_server(ngx_conf_t *cf,
     if (!is_content && (pscf->upstream || pscf->upstream_value)) {
         rule = "conflicts with another content handler of this server";
 
+    } else if (is_content && addr->opt.sockaddr->sa_family == AF_UNIX) {
+        rule = "needs an IP address";
+
     } else if (is_content && addr->opt.type != SOCK_DGRAM) {
         rule = "needs the \"udp\" parameter of \"listen\"";
 
@@ -362,25 +381,28 @@ ngx_stream_quic_pt_is_content(ngx_stream_core_srv_conf_t *cscf)
 static ngx_int_t
 ngx_stream_quic_pt_init_addr(ngx_conf_t *cf, ngx_stream_conf_addr_t *addr)
 {
-    ngx_uint_t                      i;
-    ngx_stream_core_srv_conf_t    **cscfp;
-    ngx_stream_quic_pt_srv_conf_t  *pscf;
+    ngx_uint_t                       i;
+    ngx_stream_core_srv_conf_t     **cscfp;
+    ngx_stream_quic_pt_router_t     *router;
+    ngx_stream_quic_pt_main_conf_t  *pmcf;
 
-    pscf = ngx_stream_get_module_srv_conf(addr->default_server->ctx,
+    pmcf = ngx_stream_conf_get_module_main_conf(cf,
                                           ngx_stream_quic_passthrough_module);
 
-    if (pscf->router == NULL) {
-        pscf->router = ngx_pcalloc(cf->pool,
-                                   sizeof(ngx_stream_quic_lb_router_t));
-        if (pscf->router == NULL) {
-            return NGX_ERROR;
-        }
+    router = ngx_array_push(&pmcf->routers);
+    if (router == NULL) {
+        return NGX_ERROR;
     }
+
+    ngx_memzero(router, sizeof(ngx_stream_quic_pt_router_t));
+
+    router->sockaddr = addr->opt.sockaddr;
+    router->socklen = addr->opt.socklen;
 
     cscfp = addr->servers.elts;
 
     for (i = 0; i < addr->servers.nelts; i++) {
-        if (ngx_stream_quic_pt_add_upstreams(cf, pscf->router, cscfp[i])
+        if (ngx_stream_quic_pt_add_upstreams(cf, &router->router, cscfp[i])
             != NGX_OK)
         {
             return NGX_ERROR;
@@ -406,6 +428,11 @@ ngx_stream_quic_pt_add_upstreams(ngx_conf_t *cf,
                                           ngx_stream_quic_passthrough_module);
 
     if (pscf->upstream) {
+
+        if (ngx_stream_quic_pt_check_upstream(cf, pscf->upstream) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
         return ngx_stream_quic_lb_router_add(cf, router, pscf->upstream);
     }
 
@@ -423,93 +450,159 @@ ngx_stream_quic_pt_add_upstreams(ngx_conf_t *cf,
 }
 
 
-/* all the servers of a socket agree, so any address will do */
+/* a stream of datagrams to a local socket is not QUIC */
+
+static ngx_int_t
+ngx_stream_quic_pt_check_upstream(ngx_conf_t *cf,
+    ngx_stream_upstream_srv_conf_t *uscf)
+{
+    ngx_uint_t                     i;
+    ngx_stream_upstream_server_t  *server;
+
+    if (uscf->servers == NULL) {
+        return NGX_OK;
+    }
+
+    server = uscf->servers->elts;
+
+    for (i = 0; i < uscf->servers->nelts; i++) {
+
+        if (server[i].naddrs
+            && server[i].addrs[0].sockaddr->sa_family == AF_UNIX)
+        {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "\"quic_passthrough\" needs IP addresses, upstream "
+                          "\"%V\" in %s:%ui has \"server %V\"",
+                          &uscf->host, uscf->file_name, uscf->line,
+                          &server[i].name);
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
 
 ngx_uint_t
 ngx_stream_quic_pt_listening(ngx_listening_t *ls)
 {
-    ngx_stream_port_t           *port;
-    ngx_stream_in_addr_t        *addr;
-    ngx_stream_core_srv_conf_t  *cscf;
-#if (NGX_HAVE_INET6)
-    ngx_stream_in6_addr_t       *addr6;
-#endif
-
     if (ls->handler != ngx_stream_init_connection || ls->type != SOCK_DGRAM) {
         return 0;
     }
+
+    return ngx_stream_quic_pt_is_content(ngx_stream_quic_pt_default_server(ls));
+}
+
+
+/* all the servers of a socket agree, so any address will do */
+
+static ngx_stream_core_srv_conf_t *
+ngx_stream_quic_pt_default_server(ngx_listening_t *ls)
+{
+    ngx_stream_port_t      *port;
+    ngx_stream_in_addr_t   *addr;
+#if (NGX_HAVE_INET6)
+    ngx_stream_in6_addr_t  *addr6;
+#endif
 
     port = ls->servers;
 
 #if (NGX_HAVE_INET6)
     if (ls->sockaddr->sa_family == AF_INET6) {
         addr6 = port->addrs;
-        cscf = addr6[0].conf.default_server;
-
-        return ngx_stream_quic_pt_is_content(cscf);
+        return addr6[0].conf.default_server;
     }
 #endif
 
     addr = port->addrs;
-    cscf = addr[0].conf.default_server;
 
-    return ngx_stream_quic_pt_is_content(cscf);
+    return addr[0].conf.default_server;
 }
 
 
-/* a wildcard socket may serve other addresses of its port too */
-
 ngx_stream_quic_pt_srv_conf_t *
-ngx_stream_quic_pt_srv_conf(ngx_listening_t *ls, struct sockaddr *local)
+ngx_stream_quic_pt_srv_conf(ngx_listening_t *ls)
 {
-    ngx_uint_t               i;
-    ngx_stream_port_t       *port;
-    struct sockaddr_in      *sin;
-    ngx_stream_in_addr_t    *addr;
-    ngx_stream_addr_conf_t  *conf;
+    return ngx_stream_get_module_srv_conf(
+               ngx_stream_quic_pt_default_server(ls)->ctx,
+               ngx_stream_quic_passthrough_module);
+}
+
+
+ngx_stream_quic_lb_router_t **
+ngx_stream_quic_pt_routers(ngx_cycle_t *cycle, ngx_listening_t *ls)
+{
+    ngx_uint_t                     i;
+    ngx_sockaddr_t                 sa;
+    ngx_stream_port_t             *port;
+    ngx_stream_in_addr_t          *addr;
+    ngx_stream_quic_lb_router_t  **routers;
 #if (NGX_HAVE_INET6)
-    struct sockaddr_in6     *sin6;
-    ngx_stream_in6_addr_t   *addr6;
+    ngx_stream_in6_addr_t         *addr6;
 #endif
 
     port = ls->servers;
 
-    /* the last address is the wildcard, or the only one */
-
-    switch (local->sa_family) {
-
-#if (NGX_HAVE_INET6)
-    case AF_INET6:
-        sin6 = (struct sockaddr_in6 *) local;
-        addr6 = port->addrs;
-
-        for (i = 0; i < port->naddrs - 1; i++) {
-            if (ngx_memcmp(&addr6[i].addr6, &sin6->sin6_addr,
-                           sizeof(struct in6_addr))
-                == 0)
-            {
-                break;
-            }
-        }
-
-        conf = &addr6[i].conf;
-        break;
-#endif
-
-    default: /* AF_INET */
-        sin = (struct sockaddr_in *) local;
-        addr = port->addrs;
-
-        for (i = 0; i < port->naddrs - 1; i++) {
-            if (addr[i].addr == sin->sin_addr.s_addr) {
-                break;
-            }
-        }
-
-        conf = &addr[i].conf;
-        break;
+    routers = ngx_palloc(cycle->pool,
+                         port->naddrs * sizeof(ngx_stream_quic_lb_router_t *));
+    if (routers == NULL) {
+        return NULL;
     }
 
-    return ngx_stream_get_module_srv_conf(conf->default_server->ctx,
+    ngx_memcpy(&sa, ls->sockaddr, ls->socklen);
+
+    for (i = 0; i < port->naddrs; i++) {
+
+        switch (ls->sockaddr->sa_family) {
+
+#if (NGX_HAVE_INET6)
+        case AF_INET6:
+            addr6 = port->addrs;
+            sa.sockaddr_in6.sin6_addr = addr6[i].addr6;
+            break;
+#endif
+
+        default: /* AF_INET */
+            addr = port->addrs;
+            sa.sockaddr_in.sin_addr.s_addr = addr[i].addr;
+            break;
+        }
+
+        routers[i] = ngx_stream_quic_pt_find_router(cycle, &sa.sockaddr,
+                                                    ls->socklen);
+        if (routers[i] == NULL) {
+            return NULL;
+        }
+    }
+
+    return routers;
+}
+
+
+static ngx_stream_quic_lb_router_t *
+ngx_stream_quic_pt_find_router(ngx_cycle_t *cycle, struct sockaddr *sockaddr,
+    socklen_t socklen)
+{
+    ngx_uint_t                       i;
+    ngx_stream_quic_pt_router_t     *router;
+    ngx_stream_quic_pt_main_conf_t  *pmcf;
+
+    pmcf = ngx_stream_cycle_get_module_main_conf(cycle,
                                           ngx_stream_quic_passthrough_module);
+    router = pmcf->routers.elts;
+
+    for (i = 0; i < pmcf->routers.nelts; i++) {
+
+        if (ngx_cmp_sockaddr(router[i].sockaddr, router[i].socklen, sockaddr,
+                             socklen, 1)
+            == NGX_OK)
+        {
+            return &router[i].router;
+        }
+    }
+
+    ngx_log_error(NGX_LOG_ALERT, cycle->log, 0,
+                  "a listen address without a router in \"quic_passthrough\"");
+
+    return NULL;
 }

@@ -61,6 +61,13 @@
 /* datagrams kept for a flow that waits: a flight of a handshake */
 #define NGX_STREAM_QUIC_PT_QUEUE      16
 
+/* octets kept for a flow that waits, and for all of a worker */
+#define NGX_STREAM_QUIC_PT_QUEUED     32768
+#define NGX_STREAM_QUIC_PT_QUEUED_ALL (8 * 1024 * 1024)
+
+/* lines a second that a worker logs about backends */
+#define NGX_STREAM_QUIC_PT_COMPLAINTS 8
+
 /* octets kept for a socket that is full: four sends of the largest size */
 #define NGX_STREAM_QUIC_PT_BACKLOG    (4 * NGX_STREAM_QUIC_PT_BUFFER)
 
@@ -71,6 +78,10 @@
 #define NGX_STREAM_QUIC_PT_LEGS       32
 #define NGX_STREAM_QUIC_PT_STATES     64
 #define NGX_STREAM_QUIC_PT_CONNS      16
+
+
+/* RFC 8999, 5.1: the bit of the first octet that makes a long header */
+#define NGX_STREAM_QUIC_PT_LONG       0x80
 
 
 /* datagrams, unless said otherwise; $quic_passthrough_NAME */
@@ -103,6 +114,7 @@ typedef struct ngx_stream_quic_pt_socket_s    ngx_stream_quic_pt_socket_t;
 
 
 typedef struct {
+    ngx_array_t                      routers;     /* one a listen address */
     ngx_atomic_t                    *counters;    /* in shared memory */
     ngx_stream_quic_pt_worker_t     *worker;      /* in a worker */
     ngx_uint_t                       used;        /* unsigned  used:1; */
@@ -115,10 +127,16 @@ typedef struct {
     ngx_msec_t                       timeout;
     size_t                           rcvbuf;      /* octets, 0: system's */
     size_t                           sndbuf;
-
-    /* in the default server of a listen address: all its servers' */
-    ngx_stream_quic_lb_router_t     *router;
 } ngx_stream_quic_pt_srv_conf_t;
+
+
+/* the configurations of all servers of a listen address */
+
+typedef struct {
+    struct sockaddr                 *sockaddr;
+    socklen_t                        socklen;
+    ngx_stream_quic_lb_router_t      router;
+} ngx_stream_quic_pt_router_t;
 
 
 /* a message as it was read: one datagram or, with UDP_GRO, a train */
@@ -246,10 +264,17 @@ struct ngx_stream_quic_pt_worker_s {
     ngx_uint_t                       nhalf_open;
     ngx_uint_t                       half_open_limit;
     ngx_uint_t                       reserve;     /* connections */
+    ngx_uint_t                       nlegs;
+    ngx_uint_t                       leg_limit;   /* open files */
+    size_t                           queued;      /* octets that wait */
 
     /* when it was last logged, so that a flood is not a flood of lines */
     time_t                           no_room;
     time_t                           no_live;
+    time_t                           unreachable;
+    time_t                           complained;
+    ngx_uint_t                       ncomplaints; /* in that second */
+    ngx_log_t                        quiet;       /* alerts only */
 
     ngx_queue_t                      listeners;
     ngx_queue_t                      pending;     /* legs to flush */
@@ -263,6 +288,7 @@ struct ngx_stream_quic_pt_listener_s {
     ngx_stream_quic_pt_worker_t     *worker;
     ngx_listening_t                 *listening;
     ngx_stream_quic_pt_socket_t      socket;      /* a dup */
+    ngx_stream_quic_lb_router_t    **routers;     /* as the addresses */
     ngx_event_t                      poll;        /* for a free socket */
     ngx_event_t                      options;     /* to set them */
     ngx_uint_t                       exiting;     /* unsigned  exiting:1; */
@@ -300,6 +326,7 @@ struct ngx_stream_quic_pt_flow_s {
     ngx_queue_t                      legs;
     ngx_uint_t                       nlegs;
     ngx_stream_quic_pt_leg_t        *last;        /* used */
+    ngx_stream_quic_pt_leg_t        *settled;     /* sent short headers */
 
     /* the last decision: good as long as the DCID repeats */
     ngx_stream_quic_lb_route_t       route;
@@ -310,6 +337,7 @@ struct ngx_stream_quic_pt_flow_s {
 
     ngx_queue_t                      datagrams;   /* that wait */
     ngx_uint_t                       ndatagrams;
+    size_t                           queued;      /* octets in them */
 
     ngx_msec_t                       timeout;
     size_t                           rcvbuf;
@@ -334,6 +362,7 @@ typedef struct {
     quic_lb_table_node_t             node;        /* must be first */
     ngx_uint_t                       refs;        /* legs */
     ngx_msec_t                       answered;
+    uint64_t                         silent;      /* to this client's hash */
     time_t                           complained;
     socklen_t                        socklen;
     ngx_sockaddr_t                   sockaddr;
@@ -346,6 +375,7 @@ struct ngx_stream_quic_pt_leg_s {
     ngx_stream_quic_pt_flow_t       *flow;
     ngx_pool_t                      *pool;        /* of the leg itself, too */
     ngx_stream_upstream_t            upstream;
+    ngx_stream_quic_lb_server_t     *server;      /* it was made for, or NULL */
     ngx_stream_quic_pt_backend_t    *backend;
     ngx_stream_quic_pt_socket_t      socket;
     ngx_stream_quic_pt_tx_t          tx;
@@ -361,18 +391,26 @@ struct ngx_stream_quic_pt_leg_s {
 };
 
 
+/* ms that a flow lives without any answer */
+
+#define ngx_stream_quic_pt_unanswered(flow)                                   \
+    ngx_min((flow)->timeout, NGX_STREAM_QUIC_PT_HALF_OPEN)
+
+
 #define ngx_stream_quic_pt_count(worker, counter, n)                          \
     (void) ngx_atomic_fetch_add(&(worker)->counters[counter], n)
 
 
 /*
- * _module.c: whether this module reads the socket of |ls|, and if so, the
- * configuration of the default server of |local| on it.
+ * _module.c: whether this module reads the socket of |ls|, the configuration
+ * of a server on it, and the routers of its addresses, in their order.
  */
 
 ngx_uint_t ngx_stream_quic_pt_listening(ngx_listening_t *ls);
-ngx_stream_quic_pt_srv_conf_t *ngx_stream_quic_pt_srv_conf(ngx_listening_t *ls,
-    struct sockaddr *local);
+ngx_stream_quic_pt_srv_conf_t *ngx_stream_quic_pt_srv_conf(
+    ngx_listening_t *ls);
+ngx_stream_quic_lb_router_t **ngx_stream_quic_pt_routers(ngx_cycle_t *cycle,
+    ngx_listening_t *ls);
 
 /* _counters.c */
 
@@ -431,12 +469,14 @@ void ngx_stream_quic_pt_backlog_drop(ngx_stream_quic_pt_worker_t *worker,
 
 /*
  * _datagram.c: from a message to the legs.  ready sends on what a flow has
- * waited with.
+ * waited with; dequeue takes the first of it, NULL if there is none.
  */
 
 void ngx_stream_quic_pt_datagram_read(ngx_stream_quic_pt_listener_t *listener,
     ngx_stream_quic_pt_message_t *m);
 void ngx_stream_quic_pt_datagram_ready(ngx_stream_quic_pt_flow_t *flow);
+ngx_stream_quic_pt_queued_t *ngx_stream_quic_pt_datagram_dequeue(
+    ngx_stream_quic_pt_flow_t *flow);
 
 /*
  * _flow.c: the life of a flow.  create starts the session of a client's first
@@ -448,9 +488,10 @@ void ngx_stream_quic_pt_datagram_ready(ngx_stream_quic_pt_flow_t *flow);
 
 ngx_stream_quic_pt_flow_t *ngx_stream_quic_pt_flow_create(
     ngx_stream_quic_pt_listener_t *listener, ngx_stream_quic_pt_message_t *m,
-    quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route, uint64_t hash);
+    ngx_stream_quic_lb_route_t *route, ngx_uint_t established, uint64_t hash);
 ngx_stream_quic_pt_flow_t *ngx_stream_quic_pt_flow_find(
     ngx_stream_session_t *s);
+void ngx_stream_quic_pt_flow_content(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_flow_ready(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_flow_confirm(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_flow_close(ngx_stream_quic_pt_flow_t *flow,
@@ -458,6 +499,7 @@ void ngx_stream_quic_pt_flow_close(ngx_stream_quic_pt_flow_t *flow,
 void ngx_stream_quic_pt_flow_refuse(ngx_stream_quic_pt_flow_t *flow,
     ngx_uint_t rc);
 void ngx_stream_quic_pt_flow_free(ngx_stream_quic_pt_flow_t *flow);
+ngx_int_t ngx_stream_quic_pt_flow_leg_room(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_flow_no_room(ngx_stream_quic_pt_worker_t *worker);
 void ngx_stream_quic_pt_flow_done(ngx_stream_quic_pt_worker_t *worker);
 
@@ -465,6 +507,7 @@ void ngx_stream_quic_pt_flow_done(ngx_stream_quic_pt_worker_t *worker);
  * _route.c: the routing table.  decide fills |route| for the packet |pkt| of
  * |flow|, which is NULL for an unknown address, and |*leg| where the table
  * names one, else NULL; it returns NGX_DECLINED for a datagram to be dropped.
+ * begins tells whether a packet of the datagram may begin a connection.
  */
 
 ngx_int_t ngx_stream_quic_pt_route_decide(ngx_stream_quic_pt_flow_t *flow,
@@ -478,6 +521,10 @@ void ngx_stream_quic_pt_route_learn_client(ngx_stream_quic_pt_flow_t *flow,
 void ngx_stream_quic_pt_route_learn_server(ngx_stream_quic_pt_leg_t *leg,
     u_char *data, size_t len);
 void ngx_stream_quic_pt_route_forget(ngx_stream_quic_pt_leg_t *leg);
+ngx_uint_t ngx_stream_quic_pt_route_begins(quic_lb_packet_t *pkt,
+    u_char *data, size_t len);
+ngx_stream_quic_lb_router_t *ngx_stream_quic_pt_route_router(
+    ngx_stream_quic_pt_listener_t *listener, struct sockaddr *local);
 
 /*
  * _leg.c.  get returns the flow's leg to the backend that |route| names, made

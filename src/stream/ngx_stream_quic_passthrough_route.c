@@ -32,9 +32,8 @@
 #include "ngx_stream_quic_passthrough_module.h"
 
 
-#define NGX_STREAM_QUIC_PT_LONG  0x80    /* RFC 8999, 5.1 */
-
-
+static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_route_last(
+    ngx_stream_quic_pt_flow_t *flow, quic_lb_packet_t *pkt);
 static ngx_uint_t ngx_stream_quic_pt_route_opens(quic_lb_packet_t *pkt);
 static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_route_conn_leg(
     ngx_stream_quic_pt_flow_t *flow, quic_lb_packet_t *pkt);
@@ -127,14 +126,13 @@ ngx_stream_quic_pt_route_decide(ngx_stream_quic_pt_flow_t *flow,
         }
     }
 
-    if (flow && flow->last && !flow->last->failed
-        && (!ngx_stream_quic_pt_route_opens(pkt)
-            || flow->upstream == NULL
-            || !ngx_stream_quic_lb_balances(flow->upstream)))
-    {
-        route->by = NGX_STREAM_QUIC_LB_ADDRESS;
-        *leg = flow->last;
-        return NGX_OK;
+    if (flow) {
+        *leg = ngx_stream_quic_pt_route_last(flow, pkt);
+
+        if (*leg) {
+            route->by = NGX_STREAM_QUIC_LB_ADDRESS;
+            return NGX_OK;
+        }
     }
 
     if (pkt->type == QUIC_LB_PACKET_SHORT
@@ -146,6 +144,36 @@ ngx_stream_quic_pt_route_decide(ngx_stream_quic_pt_flow_t *flow,
     route->by = NGX_STREAM_QUIC_LB_MAGLEV;
 
     return NGX_OK;
+}
+
+
+/*
+ * The leg of a packet that only its address tells something about.  A short
+ * header belongs to a connection that has been established, and so to a backend
+ * that has sent some itself: a spoofed Initial does not draw it away.
+ */
+
+static ngx_stream_quic_pt_leg_t *
+ngx_stream_quic_pt_route_last(ngx_stream_quic_pt_flow_t *flow,
+    quic_lb_packet_t *pkt)
+{
+    if (pkt->type == QUIC_LB_PACKET_SHORT
+        && flow->settled && !flow->settled->failed)
+    {
+        return flow->settled;
+    }
+
+    if (flow->last == NULL || flow->last->failed) {
+        return NULL;
+    }
+
+    if (ngx_stream_quic_pt_route_opens(pkt)
+        && flow->upstream && ngx_stream_quic_lb_balances(flow->upstream))
+    {
+        return NULL;
+    }
+
+    return flow->last;
 }
 
 
@@ -306,4 +334,91 @@ ngx_stream_quic_pt_route_forget(ngx_stream_quic_pt_leg_t *leg)
     if (flow->last == leg) {
         flow->last = NULL;
     }
+
+    if (flow->settled == leg) {
+        flow->settled = NULL;
+    }
+}
+
+
+/* all long headers do, but Handshake packets that come with no other */
+
+ngx_uint_t
+ngx_stream_quic_pt_route_begins(quic_lb_packet_t *pkt, u_char *data,
+    size_t len)
+{
+    const u_char     *p, *end;
+    quic_lb_packet_t  next;
+
+    next = *pkt;
+    end = data + len;
+
+    while (next.type == QUIC_LB_PACKET_HANDSHAKE) {
+        p = next.payload + next.payload_len;
+
+        if (p == end || quic_lb_packet_parse(&next, p, end - p) != QUIC_LB_OK)
+        {
+            return 0;
+        }
+    }
+
+    return next.type != QUIC_LB_PACKET_SHORT;
+}
+
+
+/*
+ * Returns the router of the address that |local| is: a wildcard socket may
+ * serve other addresses of its port too.
+ */
+
+ngx_stream_quic_lb_router_t *
+ngx_stream_quic_pt_route_router(ngx_stream_quic_pt_listener_t *listener,
+    struct sockaddr *local)
+{
+    ngx_uint_t              i;
+    ngx_stream_port_t      *port;
+    struct sockaddr_in     *sin;
+    ngx_stream_in_addr_t   *addr;
+#if (NGX_HAVE_INET6)
+    struct sockaddr_in6    *sin6;
+    ngx_stream_in6_addr_t  *addr6;
+#endif
+
+    port = listener->listening->servers;
+
+    /* the last address is the wildcard, or the only one */
+
+    switch (local->sa_family) {
+
+#if (NGX_HAVE_INET6)
+    case AF_INET6:
+        sin6 = (struct sockaddr_in6 *) local;
+        addr6 = port->addrs;
+
+        for (i = 0; i < port->naddrs - 1; i++) {
+            if (ngx_memcmp(&addr6[i].addr6, &sin6->sin6_addr,
+                           sizeof(struct in6_addr))
+                == 0)
+            {
+                break;
+            }
+        }
+
+        break;
+#endif
+
+    default: /* AF_INET */
+        sin = (struct sockaddr_in *) local;
+        addr = port->addrs;
+
+        for (i = 0; i < port->naddrs - 1; i++) {
+            if (addr[i].addr == sin->sin_addr.s_addr) {
+                break;
+            }
+        }
+
+        break;
+    }
+
+    return listener->routers[i];
 }

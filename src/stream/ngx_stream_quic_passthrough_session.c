@@ -167,6 +167,8 @@ ngx_stream_quic_pt_session_handler(ngx_stream_session_t *s)
         return;
     }
 
+    ngx_stream_quic_pt_flow_content(flow);
+
     flow->timeout = pscf->timeout;
     flow->rcvbuf = pscf->rcvbuf;
     flow->sndbuf = pscf->sndbuf;

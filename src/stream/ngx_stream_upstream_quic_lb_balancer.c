@@ -56,6 +56,7 @@ typedef struct {
     uint64_t                               hash;      /* the key of Maglev */
 
     unsigned                               exhausted:1;  /* the primary ones */
+    unsigned                               regardless:1; /* of failures */
 } ngx_stream_upstream_quic_lb_peer_data_t;
 
 
@@ -129,6 +130,7 @@ ngx_stream_upstream_quic_lb_init_peer(ngx_stream_session_t *s,
     qp->ps = &qcf->peers;
     qp->primary = qp->rrp.peers;
     qp->exhausted = 0;
+    qp->regardless = 0;
     qp->server = NULL;
     qp->hash = route->hash;
 
@@ -239,6 +241,21 @@ ngx_stream_upstream_get_quic_lb_peer(ngx_peer_connection_t *pc, void *data)
         ngx_log_debug0(NGX_LOG_DEBUG_STREAM, pc->log, 0, "backup servers");
 
         rc = ngx_stream_upstream_get_quic_lb_maglev(pc, qp, qp->primary->next);
+
+        if (rc != NGX_BUSY) {
+            return rc;
+        }
+    }
+
+    /*
+     * All of them fail.  What is known of servers of datagrams is never sure,
+     * and anybody can make one look silent, so they are tried all the same.
+     */
+
+    if (!qp->regardless) {
+        qp->regardless = 1;
+
+        rc = ngx_stream_upstream_get_quic_lb_maglev(pc, qp, qp->primary);
 
         if (rc != NGX_BUSY) {
             return rc;
@@ -426,7 +443,8 @@ ngx_stream_upstream_quic_lb_try(ngx_peer_connection_t *pc,
 
     ngx_stream_upstream_rr_peer_lock(qp->rrp.peers, peer);
 
-    if (!ngx_stream_upstream_quic_lb_available(peer)
+    if (peer->down
+        || (!qp->regardless && !ngx_stream_upstream_quic_lb_available(peer))
         || (peer->max_conns && peer->conns >= peer->max_conns))
     {
         rc = NGX_DECLINED;

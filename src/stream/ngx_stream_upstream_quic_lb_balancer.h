@@ -43,14 +43,5 @@ typedef struct {
 ngx_int_t ngx_stream_upstream_quic_lb_init_peer(ngx_stream_session_t *s,
     ngx_stream_upstream_srv_conf_t *us);
 
-/*
- * Whether |server| may get new connections: it is neither "down" nor failing
- * ("max_fails").  So may an address that is no peer at the moment (not resolved
- * yet or any more), and any server if there is no memory to find it.
- */
-
-ngx_uint_t ngx_stream_quic_lb_server_available(
-    ngx_stream_quic_lb_server_t *server);
-
 
 #endif /* _NGX_STREAM_UPSTREAM_QUIC_LB_BALANCER_H_INCLUDED_ */

@@ -69,7 +69,10 @@ ngx_stream_quic_lb_conf_open_key(ngx_conf_t *cf, ngx_str_t *file, u_char *buf,
     ngx_fd_t         fd;
     ngx_file_info_t  fi;
 
-    fd = ngx_open_file(file->data, NGX_FILE_RDONLY, NGX_FILE_OPEN, 0);
+    /* a FIFO without a writer would keep the open waiting */
+
+    fd = ngx_open_file(file->data, NGX_FILE_RDONLY|NGX_FILE_NONBLOCK,
+                       NGX_FILE_OPEN, 0);
     if (fd == NGX_INVALID_FILE) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
                            "\"key_file\" must be readable, "
@@ -81,6 +84,13 @@ ngx_stream_quic_lb_conf_open_key(ngx_conf_t *cf, ngx_str_t *file, u_char *buf,
         ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
                            "\"key_file\" must be readable, "
                            ngx_fd_info_n " \"%V\" failed", file);
+        n = NGX_ERROR;
+        goto done;
+    }
+
+    if (!ngx_is_file(&fi)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"key_file\" \"%V\" must be a regular file", file);
         n = NGX_ERROR;
         goto done;
     }

@@ -889,9 +889,15 @@ ngx_stream_quic_pt_leg_complain(ngx_stream_quic_pt_leg_t *leg, ngx_err_t err)
 static void
 ngx_stream_quic_pt_leg_peer_failed(ngx_stream_quic_pt_leg_t *leg)
 {
-    ngx_stream_quic_pt_leg_free_peer(leg,
-               (leg->server && !ngx_stream_quic_lb_server_available(leg->server))
-               ? 0 : NGX_PEER_FAILED);
+    ngx_uint_t  state;
+
+    state = NGX_PEER_FAILED;
+
+    if (leg->server && !ngx_stream_quic_lb_server_available(leg->server)) {
+        state = 0;
+    }
+
+    ngx_stream_quic_pt_leg_free_peer(leg, state);
 }
 
 

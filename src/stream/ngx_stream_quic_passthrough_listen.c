@@ -19,7 +19,8 @@
  * in the open file that all of them share.  The newest worker makes itself
  * the owner when it starts.  A worker that quits gives the socket up (0) and
  * reads on until there is another owner; one that finds its owner dead takes
- * it back.
+ * it back.  A socket that is to be used no more belongs to the master that
+ * found it so.
  */
 
 
@@ -75,6 +76,7 @@ static void ngx_stream_quic_pt_listen_own(
     ngx_stream_quic_pt_listener_t *listener);
 static ngx_uint_t ngx_stream_quic_pt_listen_claim(
     ngx_stream_quic_pt_listener_t *listener);
+static ngx_uint_t ngx_stream_quic_pt_listen_retired(ngx_socket_t fd);
 static void ngx_stream_quic_pt_listen_read(ngx_event_t *rev);
 static void ngx_stream_quic_pt_listen_write(ngx_event_t *wev);
 static void ngx_stream_quic_pt_listen_shutdown(
@@ -169,6 +171,10 @@ ngx_stream_quic_pt_listen_release(ngx_listening_t *old, ngx_cycle_t *cycle)
                           "connect() to retire the socket of %V failed",
                           &old->addr_text);
         }
+
+        /* as long as this master lives */
+
+        ngx_stream_quic_pt_listen_set_owner(old->fd, ngx_pid, cycle->log);
 
         return;
     }
@@ -417,6 +423,8 @@ ngx_stream_quic_pt_listen_open(ngx_stream_quic_pt_worker_t *worker,
                                     ngx_stream_quic_pt_listen_options);
 
     ngx_stream_quic_pt_listen_own(listener);
+
+    ngx_add_timer(&listener->poll, NGX_STREAM_QUIC_PT_POLL);
     ngx_add_timer(&listener->options, NGX_STREAM_QUIC_PT_OPTIONS);
 
     return ngx_add_event(listener->socket.connection->read, NGX_READ_EVENT, 0);
@@ -533,7 +541,6 @@ ngx_stream_quic_pt_listen_own(ngx_stream_quic_pt_listener_t *listener)
 {
     ngx_socket_t    fd;
     ngx_sockaddr_t  sa;
-    socklen_t       socklen;
 
     fd = listener->socket.connection->fd;
 
@@ -541,9 +548,7 @@ ngx_stream_quic_pt_listen_own(ngx_stream_quic_pt_listener_t *listener)
 
     /* a binary upgrade that is rolled back: undo its retirement */
 
-    socklen = sizeof(ngx_sockaddr_t);
-
-    if (getpeername(fd, &sa.sockaddr, &socklen) == -1) {
+    if (!ngx_stream_quic_pt_listen_retired(fd)) {
         return;
     }
 
@@ -572,7 +577,11 @@ ngx_stream_quic_pt_listen_claim(ngx_stream_quic_pt_listener_t *listener)
     /* kernels differ in whether they forget a process that is gone */
 
     if (owner != 0 && (kill(owner, 0) == 0 || ngx_errno != NGX_ESRCH)) {
-        return 0;
+
+        /* what has come before the socket was retired is still to be read */
+
+        return ngx_stream_quic_pt_listen_retired(
+                                          listener->socket.connection->fd);
     }
 
     if (!listener->exiting) {
@@ -580,6 +589,18 @@ ngx_stream_quic_pt_listen_claim(ngx_stream_quic_pt_listener_t *listener)
     }
 
     return 1;
+}
+
+
+static ngx_uint_t
+ngx_stream_quic_pt_listen_retired(ngx_socket_t fd)
+{
+    socklen_t       socklen;
+    ngx_sockaddr_t  sa;
+
+    socklen = sizeof(ngx_sockaddr_t);
+
+    return getpeername(fd, &sa.sockaddr, &socklen) == 0;
 }
 
 
@@ -603,10 +624,7 @@ ngx_stream_quic_pt_listen_read(ngx_event_t *rev)
 
     if (!ngx_stream_quic_pt_listen_claim(listener)) {
 
-        if (ngx_del_event(rev, NGX_READ_EVENT, 0) == NGX_OK) {
-            ngx_add_timer(&listener->poll, NGX_STREAM_QUIC_PT_POLL);
-        }
-
+        (void) ngx_del_event(rev, NGX_READ_EVENT, 0);
         return;
     }
 
@@ -686,15 +704,16 @@ ngx_stream_quic_pt_listen_disown(ngx_stream_quic_pt_listener_t *listener)
 static void
 ngx_stream_quic_pt_listen_poll(ngx_event_t *ev)
 {
+    ngx_event_t                    *rev;
     ngx_stream_quic_pt_listener_t  *listener;
 
     listener = ev->data;
+    rev = listener->socket.connection->read;
 
-    if (ngx_stream_quic_pt_listen_claim(listener)
-        && ngx_add_event(listener->socket.connection->read, NGX_READ_EVENT, 0)
-           == NGX_OK)
-    {
-        return;
+    /* a retired socket has no read events to find its owner gone */
+
+    if (ngx_stream_quic_pt_listen_claim(listener) && !rev->active) {
+        (void) ngx_add_event(rev, NGX_READ_EVENT, 0);
     }
 
     ngx_add_timer(ev, NGX_STREAM_QUIC_PT_POLL);

@@ -24,20 +24,16 @@ my ($port, $wildcard, $dual, $shared) = map { $t->port() } 1 .. 4;
 my $servers = $t->servers([(map { [$_, '127.0.0.1:0', $ids{$_}] }
                             sort keys %ids), ['v6', '[::1]:0', '0a0f']]);
 
-my $lines = join "\n", map { 'server ' . $servers->address($_) . ';' }
-                       sort keys %ids;
-my $map = join "\n", map { "server_id $ids{$_} " . $servers->address($_) . ';' }
-                     sort keys %ids;
 my $v6 = $servers->address('v6');
 
 $t->conf(stream => <<"CONF");
     upstream h3 {
-        $lines
+        @{[$servers->lines(\%ids)]}
 
         quic_lb 0 {
             server_id_length 2;
             nonce_length 4;
-            $map
+            @{[$servers->id_lines(\%ids)]}
         }
     }
 

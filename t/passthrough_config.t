@@ -18,17 +18,21 @@ my ($port, $other) = map { $t->port() } 1 .. 2;
 
 my $upstream = 'upstream u { server 127.0.0.1:4433; quic_maglev; }';
 
+my $here = "listen 0.0.0.0:$port, server in";
+my $all_or_none = '"quic_passthrough" must be in all servers or in none that'
+                  . ' share the socket';
+
 sub upstream {
-    my ($name, $id, $nonce, $more) = @_;
+    my ($name, $nonce) = @_;
 
     return "upstream $name { server 127.0.0.1:4433; quic_lb 0 {
             server_id_length 1; nonce_length $nonce;
-            server_id $id 127.0.0.1:4433; " . ($more // '') . " } }";
+            server_id 01 127.0.0.1:4433; } }";
 }
 
 for my $case (
     ['a TCP listen', "server { listen $port; quic_passthrough u; }",
-     qr/"quic_passthrough" needs the "udp" parameter of "listen", listen/],
+     "\"quic_passthrough\" needs the \"udp\" parameter of \"listen\", $here"],
     ['twice', "server { listen $port udp; quic_passthrough u;
                quic_passthrough u; }",
      qr/"quic_passthrough" directive is duplicate/],
@@ -44,13 +48,15 @@ for my $case (
      qr/unknown "nothing" variable/],
     ['another handler before', "server { listen $port udp; return x;
                                 quic_passthrough u; }",
-     qr/"quic_passthrough" directive conflicts with another content handler/],
+     '"quic_passthrough" directive conflicts with another content handler of'
+     . ' this server in'],
     ['another handler behind', "server { listen $port udp; quic_passthrough u;
                                 proxy_pass u; }",
-     qr/"quic_passthrough" conflicts with another content handler of this/],
+     '"quic_passthrough" conflicts with another content handler of this server,'
+     . " $here"],
     ['a bad time', "server { listen $port udp; quic_passthrough u;
                     quic_passthrough_timeout soon; }",
-     qr/"quic_passthrough_timeout" directive invalid value/],
+     qr/"quic_passthrough_timeout" directive invalid value in/],
     ['no time', "server { listen $port udp; quic_passthrough u;
                  quic_passthrough_timeout 0; }",
      qr/"quic_passthrough_timeout" must not be 0/],
@@ -58,16 +64,16 @@ for my $case (
      qr/"quic_passthrough" directive is not allowed here/],
     ['an upstream without servers', "upstream v { quic_maglev; }
       server { listen $port udp; quic_passthrough v; }",
-     qr/no servers are inside upstream|no servers/],
+     qr/no servers are inside upstream in/],
 
-    ['a wildcard socket of two minds',
+    ['a wildcard socket with and without quic_passthrough',
      "server { listen $port udp; quic_passthrough u; }
       server { listen 127.0.0.1:$port udp; proxy_pass u; }",
-     qr/"quic_passthrough" must be in all servers or in none that share/],
-    ['an address of two minds',
+     "$all_or_none, listen 127.0.0.1:$port, server in"],
+    ['an address with and without quic_passthrough',
      "server { listen $port udp; proxy_pass u; }
       server { listen $port udp; server_name x; quic_passthrough u; }",
-     qr/"quic_passthrough" must be in all servers|duplicate/],
+     "$all_or_none, $here"],
     ['sockets of their own',
      "server { listen $port udp; quic_passthrough u; }
       server { listen 127.0.0.1:$port udp bind; proxy_pass u; }", undef],
@@ -75,22 +81,8 @@ for my $case (
      "server { listen $port udp; quic_passthrough u; }
       server { listen $port; proxy_pass u; }", undef],
 
-    ['one codepoint, different lengths',
-     upstream('a', '01', 4) . upstream('b', '02', 5)
-     . "map \$remote_addr \$to { default a; 127.0.0.1 b; }
-        server { listen $port udp; quic_passthrough \$to; }",
-     qr/"quic_lb 0".*"[ab]".*"[ab]"/],
-    ['one codepoint, one server ID',
-     upstream('a', '01', 4) . upstream('b', '01', 4)
-     . "map \$remote_addr \$to { default a; 127.0.0.1 b; }
-        server { listen $port udp; quic_passthrough \$to; }",
-     qr/server(?:_| )(?:id|ID).*"?01"?/],
-    ['one codepoint, disjoint server IDs',
-     upstream('a', '01', 4) . upstream('b', '02', 4)
-     . "map \$remote_addr \$to { default a; 127.0.0.1 b; }
-        server { listen $port udp; quic_passthrough \$to; }", undef],
-    ['one codepoint behind two addresses',
-     upstream('a', '01', 4) . upstream('b', '01', 5)
+    ['one codepoint behind two addresses of a port',
+     upstream('a', 4) . upstream('b', 5)
      . "server { listen 127.0.0.1:$port udp; quic_passthrough a; }
         server { listen 127.0.0.2:$port udp; quic_passthrough b; }", undef],
 )
@@ -101,7 +93,8 @@ for my $case (
 
     if ($expected) {
         ok(!$ok, "$name: refused");
-        like($output, $expected, "$name: says why");
+        like($output, ref $expected ? $expected : qr/\Q$expected/,
+             "$name: says why");
 
         my $errors = () = $output =~ /\[emerg\]/g;
         is($errors, 1, "$name: in one line");

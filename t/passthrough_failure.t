@@ -12,28 +12,30 @@ use FindBin;
 use lib "$FindBin::Bin/lib";
 
 use QuicLB;
+use QuicLB::Packet qw/initial long short/;
+use QuicLB::Udp;
 
 my %ids = map { ("s$_" => "0$_") } 1 .. 3;
 
 my $t = QuicLB->new();
-my ($port, $lone, $closed) = map { $t->port() } 1 .. 3;
+my ($port, $lone, $closed, $stats) = map { $t->port() } 1 .. 4;
 
-my %servers = map { $_ => $t->servers([[$_, '127.0.0.1:0', $ids{$_}]]) }
-              sort keys %ids;
-my %addresses = map { $_ => $servers{$_}->address($_) } sort keys %ids;
+my %servers = map {
+    $_ => $t->servers([[$_, '127.0.0.1:0', $ids{$_}]], '--nonce-length', 7)
+} sort keys %ids;
 
-my $map = join "\n", map { "server_id $ids{$_} $addresses{$_};" }
+my $map = join "\n", map { $servers{$_}->id_lines({ $_ => $ids{$_} }) }
                      sort keys %ids;
 
 sub conf {
     my (%parameters) = @_;
 
     my $lines = join "\n", map {
-        "server $addresses{$_} " . ($parameters{$_} // '') . ';'
+        $servers{$_}->lines({ $_ => $ids{$_} }, $parameters{$_})
     } sort keys %ids;
 
     $t->conf(workers => 2, stream => <<"CONF");
-        log_format route '\$quic_routed_by \$upstream_addr';
+        log_format route '\$remote_port \$quic_routed_by \$upstream_addr';
         access_log @{[$t->path('access.log')]} route;
 
         upstream h3 {
@@ -63,6 +65,8 @@ sub conf {
             quic_passthrough lone;
             quic_passthrough_timeout 2s;
         }
+
+        @{[$t->counters_server($stats, 'unroutable')]}
 CONF
 }
 
@@ -91,6 +95,10 @@ is(scalar(keys %{ servers_of(run(30)) }), 3, 'all servers are used');
 
 # killed: the first to find out tries again, the others avoid it at once
 
+my $held = $t->client_start('--connect', "127.0.0.1:$port", '--timeout', 20,
+                            '--connections', 12, 'hold');
+$held->ready();
+
 $servers{s2}->stop('KILL');
 
 my $report = run(30);
@@ -98,40 +106,108 @@ is($report->{failed}, 0, 'no connection fails for a killed server')
     or $t->explain($report);
 is(servers_of($report)->{s2}, undef, 'which gets none');
 
-my $refused = () = $t->error_log() =~ /does not take datagrams/g;
-cmp_ok($refused, '>', 0, 'the log names what happened');
+my $killed = $servers{s2}->address('s2');
+cmp_ok($t->log_count(qr/does not take datagrams, upstream: "\Q$killed\E"/),
+       '>', 0, 'the log names what happened');
 
-# its own connection IDs go there and nowhere else, what it cannot be decoded
-# does not follow them
-
-my $before = () = $t->error_log() =~ /does not take datagrams/g;
 $report = run(20);
 is($report->{failed}, 0, 'later connections');
-my $after = () = $t->error_log() =~ /does not take datagrams/g;
-is($after, $before, 'do not even try it');
+
+my @flows = map { $_->{locals}[0] =~ /:(\d+)$/ } @{ $report->{connections} };
+my %upstreams;
+$t->wait_for('their flows to end', sub {
+    %upstreams = $t->read('access.log') =~ /^(\d+) \S+ (.*)$/mg;
+    return !grep { !defined $upstreams{$_} } @flows;
+}, 20);
+
+is_deeply([grep { /\Q$killed\E/ } @upstreams{@flows}], [],
+          'do not even try it');
+
+
+# a flow whose server is gone: what names the server still goes there and
+# nowhere else, all other packets do not follow
+
+my $named = "\x08\x02nonce77";
+my $unknown = "\xe8" . 'unknown';
+my $unroutable = $t->counters($stats)->{unroutable};
+
+my $client = udp_connect('127.0.0.1', $port);
+my $dropped = $t->wait_for('the end of the address rule', sub {
+    $client->send(short($named, 'payload'));
+    $client->send(short($unknown, 'payload'));
+    return $t->counters($stats)->{unroutable} > $unroutable;
+});
+ok($dropped, 'a short header of another connection is dropped');
+
+# from now on somebody hears what is sent to the killed server
+my $heir = udp_bind('127.0.0.1', $servers{s2}->port('s2'));
+
+my @opening = ("\x08\x02another", map { "$unknown$_" } 1 .. 20);
+
+$client->send(initial($_, 'scid')) for @opening;
+$client->send(short($named, 'marker'));
+
+my %issued = map { pack('H*', $_->{cid}) => 1 }
+             $servers{s2}->events(event => 'issued');
+my (%heard, @strange);
+
+$t->wait_for('what is for the killed server', sub {
+    my $datagram = udp_receive($heir, 1) // return 0;
+
+    if ($datagram =~ /marker$/) {
+        $heard{marker} = 1;
+
+    } elsif ($issued{substr $datagram, 1, 9}) {
+        $heard{held} = 1;
+
+    } elsif ($datagram ne short($named, 'payload')) {
+        push @strange, unpack 'H*', $datagram;
+    }
+
+    return $heard{marker} && $heard{held};
+});
+
+ok($heard{marker}, 'a short header with its ID goes to the killed server');
+ok($heard{held}, 'and so do those of its old connections');
+is_deeply(\@strange, [], 'but no Initial does');
+
+my $elsewhere = $t->wait_for('the Initials', sub {
+    my @seen = map { $servers{$_}->events(event => 'datagram',
+                                          type => 'initial') } qw/s1 s3/;
+    my %seen = map { $_->{dcid} => 1 } @seen;
+
+    return !grep { !$seen{unpack 'H*', $_} } @opening;
+});
+ok($elsewhere, 'they go elsewhere');
+
+my $routes = $t->routes(values %servers);
+is($routes->{misrouted_count}, 0, 'no other server sees an ID of that one')
+    or diag(explain($routes->{misrouted}));
+$held->stop_and_report();
+close $heir;
 
 
 # the only server of an upstream is tried again and again, on one socket
 
-my $socket = IO::Socket::IP->new(PeerHost => '127.0.0.1', PeerPort => $lone,
-                                 Type => Socket::SOCK_DGRAM);
-my $deadline = time() + 2;
+$client = udp_connect('127.0.0.1', $lone);
 my $sent = 0;
 
-while (time() < $deadline) {
-    $socket->send("\xc0\xff\0\0\1\x08" . pack('N2', rand(2**32), $sent++)
-                  . "\0" . 'x' x 100);
-    select(undef, undef, undef, 0.01);
-}
+# one line a second: from the first to the third is more than a second
+my $logged = $t->wait_for('lines in the log', sub {
+    $client->send(long(0xff000001, pack('N2', rand(2**32), $sent++)))
+        for 1 .. 5;
+    my $lines = $t->log_count(qr/does not take datagrams.*:$closed"/);
+    return $lines >= 3 && $lines;
+});
+cmp_ok($sent, '>', 10 * $logged, 'the log is not flooded by a dead server');
 
-my $lines = () = $t->error_log() =~ /does not take datagrams.*$closed/g;
-cmp_ok($lines, '>', 0, "$sent datagrams to a dead server are logged");
-cmp_ok($lines, '<', 5, 'once a second');
-
-$t->wait_for('its flow to end', sub {
-    $t->read('access.log') =~ /^maglev 127\.0\.0\.1:$closed$/m
+my $flow = $client->sockport;
+my $ended = $t->wait_for('its flow to end', sub {
+    $t->access_count(qr/^$flow /)
 }, 15);
-pass('as one upstream address');
+is($t->access_count(qr/^$flow maglev 127\.0\.0\.1:$closed$/), $ended,
+   'the flow has it once as its upstream address')
+    or diag($t->read('access.log') =~ /^($flow .*)$/mg);
 
 
 # down: no new connections, but those that are established go on
@@ -139,33 +215,41 @@ pass('as one upstream address');
 conf(s2 => 'down');
 $t->reload();
 
-my $client = $t->client_start('--connect', "127.0.0.1:$port",
-                              '--connections', 20, 'hold');
-$client->ready();
+$held = $t->client_start('--connect', "127.0.0.1:$port",
+                         '--connections', 20, 'hold');
+$held->ready();
 
 conf(s2 => 'down', s3 => 'down');
 $t->reload();
 
-is($client->command('progress 3')->{failed}, 0,
+is($held->command('progress 3')->{failed}, 0,
    'connections of a server that is now down go on');
 
 is_deeply(servers_of(run(10)), { s1 => 10 }, 'new ones avoid it');
 
-$client->command('migrate');
-is($client->command('progress 3')->{failed}, 0, 'and may still migrate');
-is($client->stop_and_report()->{failed}, 0, 'to their end');
+$held->command('migrate');
+is($held->command('progress 3')->{failed}, 0, 'and may still migrate');
+is($held->stop_and_report()->{failed}, 0, 'to their end');
 
 
-# silent: new connections move on when it has answered nobody for so long
+# silent: new connections move on when two clients, that is addresses, have had
+# no answer for so long
 
 conf(s1 => 'max_fails=1 fail_timeout=60s', s2 => 'down');
 $t->reload();
 
 $servers{s1}->command('pause', 's1');
-$report = run(12);
-is($report->{failed}, 0, 'connections leave a silent server')
-    or $t->explain($report);
-is_deeply(servers_of($report), { s3 => 12 }, 'for the one that answers');
+my @clients = map {
+    $t->client_start('--connect', "127.0.0.1:$port", '--local', $_,
+                     '--connections', 12, 'run', 'get:/name')
+} '127.0.0.1', '127.0.0.2';
+
+for my $client (@clients) {
+    $report = $client->report();
+    is($report->{failed}, 0, 'connections leave a silent server')
+        or $t->explain($report);
+    is_deeply(servers_of($report), { s3 => 12 }, 'for the one that answers');
+}
 
 my $start = time();
 $report = run(10);

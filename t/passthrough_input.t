@@ -12,38 +12,33 @@ use FindBin;
 use lib "$FindBin::Bin/lib";
 
 use IO::Select;
-use IO::Socket::IP;
-use Socket qw/SOCK_DGRAM SOL_SOCKET/;
 
 use QuicLB;
+use QuicLB::Packet qw/initial handshake retry negotiation long short V2/;
+use QuicLB::Udp;
 
-# Linux: udp.h
-use constant { SOL_UDP => 17, UDP_SEGMENT => 103 };
+# a read takes up to so many messages, each a train or one datagram
+use constant MESSAGES => 16;
 
 my $t = QuicLB->new();
 my ($port, $stats) = map { $t->port() } 1 .. 2;
 
 # backends that only listen
-my @backends = map {
-    IO::Socket::IP->new(LocalHost => '127.0.0.1', LocalPort => 0,
-                        Type => SOCK_DGRAM)
-} 1 .. 2;
+my @backends = map { udp_bind('127.0.0.1') } 0 .. 2;
 my @addresses = map { '127.0.0.1:' . $_->sockport } @backends;
-
-my @names = qw/received sent flows malformed unroutable overload no_backend
-               send_failed evicted/;
-my $text = join ' ', map { "$_ \$quic_passthrough_$_" } @names;
 
 $t->conf(connections => 64, stream => <<"CONF");
     upstream quic {
         server $addresses[0] max_fails=0;
         server $addresses[1] max_fails=0;
+        server $addresses[2] down;
 
         quic_lb 0 {
             server_id_length 1;
             nonce_length 7;
             server_id 0a $addresses[0];
             server_id 0b $addresses[1];
+            server_id 0d $addresses[2];
             length_self_description on;
         }
     }
@@ -54,10 +49,8 @@ $t->conf(connections => 64, stream => <<"CONF");
         quic_passthrough_timeout 1s;
     }
 
-    server {
-        listen 127.0.0.1:$stats;
-        return "$text";
-    }
+    @{[$t->counters_server($stats, qw/received flows malformed unroutable
+                                      evicted/)]}
 CONF
 
 $t->start();
@@ -66,6 +59,8 @@ my $client;
 my $v1 = "\0\0\0\1";
 my $id_a = "\x08\x0a" . 'nonce77';
 my $id_b = "\x08\x0b" . 'nonce77';
+my $id_train = "\x08\x0d" . 'nonce77';
+my $id_none = "\x08\x0c" . 'nonce77';
 
 
 # what is dropped, and in which counter it shows; each from a new address
@@ -82,41 +77,39 @@ for my $case (
     ['cut before the length', "\xc0$v1\x09$id_a\0\0", 'malformed'],
     ['shorter than its length', "\xc0$v1\x09$id_a\0\0\x44\xd0" . 'x' x 100,
      'malformed'],
-    ['a DCID of 21 octets, version 1', long($v1, 'd' x 21, 'scid'),
+    ['a DCID of 21 octets, version 1', initial('d' x 21, 'scid'),
      'malformed'],
     ['a SCID of 21 octets, version 2',
-     long("\x6b\x33\x43\xcf", 'd' x 8, 's' x 21), 'malformed'],
-    ['a DCID of 255 octets, version 1', long($v1, 'd' x 255, 'scid'),
+     initial('d' x 8, 's' x 21, version => V2), 'malformed'],
+    ['a DCID of 255 octets, version 1', initial('d' x 255, 'scid'),
      'malformed'],
-    ['Version Negotiation', long("\0\0\0\0", 'd' x 8, 'scid'), 'unroutable'],
-    ['Retry', "\xf0$v1" . pack('C/a C/a', 'd' x 8, 'scid') . 'x' x 40,
+    ['Version Negotiation', negotiation('d' x 8, 'scid'), 'unroutable'],
+    ['Retry', retry('d' x 8, 'scid', payload => 'x' x 40), 'unroutable'],
+    ['Version Negotiation to a server ID', negotiation($id_a, 'scid'),
      'unroutable'],
-    ['Version Negotiation to a server ID', long("\0\0\0\0", $id_a, 'scid'),
+    ['Retry to a server ID', retry($id_a, 'scid', payload => 'x' x 40),
      'unroutable'],
-    ['Retry to a server ID', "\xf0$v1" . pack('C/a C/a', $id_a, 'scid')
-                             . 'x' x 40, 'unroutable'],
-    ['Handshake of no known server', handshake("\x08\x0c" . 'nonce77'),
+    ['Handshake of no known server', handshake($id_none, 'scid'), 'unroutable'],
+    ['a short header of no known server', short($id_none, 'x' x 30),
      'unroutable'],
-    ['a short header of no known server', "\x40\x08\x0c" . 'nonce77' . 'x' x 30,
+    ['a short header of no configuration', short("\xe8", 'x' x 40),
      'unroutable'],
-    ['a short header of no configuration', "\x40\xe8" . 'x' x 40,
+    ['a short header that ends in the DCID', short(substr $id_a, 0, 5),
      'unroutable'],
-    ['a short header that ends in the DCID', "\x40\x08\x0a" . 'non',
+    ['a self-described length that is another', short("\x07\x0anonce77"),
      'unroutable'],
-    ['a self-described length that is another', "\x40\x07\x0a" . 'nonce77',
-     'unroutable'],
-    ['one octet', "\x40", 'unroutable'],
+    ['one octet', short(''), 'unroutable'],
     ['zeroes', "\0" x 1200, 'unroutable'],
 )
 {
     my ($name, $datagram, $counter) = @$case;
 
-    my $before = counters();
+    my $before = $t->counters($stats);
     fresh();
     $client->send($datagram);
 
     my $after = $t->wait_for($name, sub {
-        my $now = counters();
+        my $now = $t->counters($stats);
         return $now->{received} > $before->{received} && $now;
     });
 
@@ -124,23 +117,23 @@ for my $case (
     is($after->{flows}, $before->{flows}, "$name: no flow");
 }
 
-is(received($backends[0], 0) . received($backends[1], 0), '',
-   'the backends saw none of them');
+is_deeply([IO::Select->new(@backends)->can_read(0)], [],
+          'the backends saw none of them');
 
 
 # what goes on, as it is
 
 for my $case (
-    ['a short header', "\x40$id_a" . 'payload', 0],
-    ['just a connection ID', "\x40$id_b", 1],
+    ['a short header', short($id_a, 'payload'), 0],
+    ['just a connection ID', short($id_b), 1],
     ['the fixed bit is not looked at', "\x00$id_a" . 'payload', 0],
-    ['octets appended to the ID', long($v1, "\x0b\x0b" . 'nonce77xyz', ''), 1],
-    ['an unknown version', long("\x0a\x1a\x2a\x3a", $id_b, 'scid'), 1],
+    ['octets appended to the ID', initial("\x0b\x0bnonce77xyz"), 1],
+    ['an unknown version', long(0x0a1a2a3b, $id_b, 'scid'), 1],
     ['a greased version, IDs of 255 octets',
-     long("\x1a\x2a\x3a\x4a", 'd' x 255, 's' x 255), undef],
-    ['an unknown version, no IDs', long("\xff\0\0\x1d", '', ''), undef],
-    ['Handshake of a known server', handshake($id_b), 1],
-    ['64 KiB', "\x40$id_a" . 'x' x 65000, 0],
+     long(0x1a2a3a4a, 'd' x 255, 's' x 255), undef],
+    ['an unknown version, no IDs', long(0xff00001d, '', ''), undef],
+    ['Handshake of a known server', handshake($id_b, 'scid'), 1],
+    ['64 KiB', short($id_a, 'x' x 65000), 0],
 )
 {
     my ($name, $datagram, $expected) = @$case;
@@ -153,40 +146,51 @@ for my $case (
 
     ok($ready[0] == $backends[$expected], "$name: the right one")
         if defined $expected;
-    ok(received($ready[0], 5) eq $datagram, "$name: unchanged");
+    ok(udp_receive($ready[0]) eq $datagram, "$name: unchanged");
 }
 
 
-# trains of datagrams: what is read at once need not go to one backend
+# trains of datagrams: what is read at once need not go to one backend; until
+# some time after the start each datagram is read by itself
 
 fresh();
-setsockopt($client, SOL_UDP, UDP_SEGMENT, pack('i', 100))
-    or die "UDP_SEGMENT: $!";
+my $one = $t->wait_for('UDP_GRO', sub {
+    udp_read_as_one($client, $backends[2], $id_train)
+});
+ok($one, 'a train is read as one');
 
-my @train = map {
-    ($_ % 3 ? "\x40$id_a" : "\x40$id_b") . chr($_) x 90
-} 1 .. 40;
-push @train, "\x40$id_a" . 'end';
+my @train = map { short($_ % 3 ? $id_a : $id_b, chr($_) x 90) } 1 .. 40;
+push @train, short($id_a, 'end');
 
-# the receiver's GRO is switched on some time after the start
+my $wrong;
 for my $round (1 .. 20) {
-    $client->send(join '', @train);
-
-    my %got = map { $_ => '' } 0, 1;
-    for my $i (0, 1) {
-        my $count = grep { ($_ =~ /^\x40\Q$id_a\E/) == ($i == 0) } @train;
-        $got{$i} .= received($backends[$i], 5) for 1 .. $count;
-    }
-
-    my @want = (join('', grep { /^\x40\Q$id_a\E/ } @train),
-                join('', grep { /^\x40\Q$id_b\E/ } @train));
-
-    next if $got{0} eq $want[0] && $got{1} eq $want[1];
-
-    fail("train $round arrives in order");
-    last;
+    udp_train($client, @train);
+    $wrong //= wrong(@train);
 }
-pass('trains of datagrams arrive whole, in order, each where it belongs');
+is($wrong, undef, 'trains arrive whole, in order, each where it belongs');
+
+SKIP: {
+    @train = map { short($_ % 2 ? $id_a : $id_b, pack 'n', $_) } 1 .. 128;
+
+    skip 'no trains of 128 datagrams before Linux 6.9', 3
+        if !udp_train($client, @train);
+
+    is(wrong(@train), undef, 'a train of 128 datagrams');
+
+    # a stopped worker finds all of them, and reads them at once
+
+    @train = map { short($_ % 2 ? $id_a : $id_b, pack 'n', $_) }
+             1 .. 128 * MESSAGES;
+    $t->while_stopped(sub { send_trains(@train) });
+    is(wrong(@train), undef, 'as many as one read takes');
+
+    # after the first they follow the address
+
+    @train = map { chr(0x40 + $_ % 61) } 1 .. 128 * MESSAGES;
+    $client->send(short($id_a));
+    $t->while_stopped(sub { send_trains(@train) });
+    is(wrong(short($id_a), @train), undef, 'datagrams of one octet');
+}
 
 
 # random octets: no crash, no leak, and the next good one passes
@@ -194,85 +198,66 @@ pass('trains of datagrams arrive whole, in order, each where it belongs');
 srand(4711);
 for (1 .. 60) {
     fresh();
-    $client->send(long(octets(4), octets(rand(20)), octets(rand(20))));
+    $client->send(long(int(rand(2**32)), octets(rand(20)), octets(rand(20))));
     $client->send(octets(rand(60))) for 1 .. 50;
 }
 
 my ($worker) = $t->workers();
 
-for my $backend (@backends) {
-    1 while received($backend, 0) ne '';
-}
-
-my $done = $t->wait_for('an answer after the flood', sub {
+my $done = $t->wait_for('a good datagram after the flood', sub {
     fresh();
-    $client->send("\x40$id_a" . 'after');
-    my $got;
-    do { $got = received($backends[0], 0.5) } until $got eq ''
-                                              || $got =~ /after$/;
-    return $got =~ /after$/;
+    $client->send(short($id_a, 'after'));
+
+    my $got = 'none yet';
+    while ($got !~ /after$/) {
+        $got = udp_receive($backends[0], 0.5) // return 0;
+    }
+
+    return 1;
 }, 20);
 ok($done, 'good datagrams pass after the bad ones');
 is(($t->workers())[0], $worker, 'the worker lives on');
 
-my $counters = counters();
-cmp_ok($counters->{evicted} + $counters->{overload}, '>', 0,
-       'half-open flows make room');
+cmp_ok($t->counters($stats)->{evicted}, '>', 0, 'half-open flows make room');
 
 # with the 64 connections of this worker there is a warning, but not many
-my $lines = () = $t->error_log() =~ /\[(?:warn|error|crit)\]/g;
-cmp_ok($lines, '<', 30, 'the log is not flooded');
+cmp_ok($t->log_count(qr/\[(?:warn|error|crit)\]/), '<', 30,
+       'the log is not flooded');
 
 $t->done();
 
 
 sub fresh {
-    $client = IO::Socket::IP->new(PeerHost => '127.0.0.1', PeerPort => $port,
-                                  Type => SOCK_DGRAM);
+    $client = udp_connect('127.0.0.1', $port);
 }
 
 
-sub received {
-    my ($socket, $seconds) = @_;
-    my $datagram = '';
+sub send_trains {
+    my (@datagrams) = @_;
 
-    if (IO::Select->new($socket)->can_read($seconds)) {
-        $socket->recv($datagram, 65536);
+    udp_train($client, splice @datagrams, 0, 128) while @datagrams;
+}
+
+
+# receives the datagrams, and tells which one is not as expected, if any;
+# those without a connection ID go where the last one went
+
+sub wrong {
+    my (@datagrams) = @_;
+    my $backend = 0;
+
+    for my $n (0 .. $#datagrams) {
+        my ($id) = $datagrams[$n] =~ /^\x40\x08([\x0a\x0b])/;
+        $backend = ord($id) - 0x0a if defined $id;
+
+        my $got = udp_receive($backends[$backend]) // return "$n: lost";
+        return "$n: " . unpack('H*', $got) if $got ne $datagrams[$n];
     }
 
-    return $datagram;
-}
-
-
-sub counters {
-    my $socket = IO::Socket::IP->new(PeerHost => '127.0.0.1',
-                                     PeerPort => $stats, Timeout => 5)
-        or die "statistics: $@";
-    local $/;
-
-    return { split ' ', <$socket> };
+    return undef;
 }
 
 
 sub octets {
     return join '', map { chr(int(rand(256))) } 1 .. $_[0];
-}
-
-
-# an Initial, or what looks like one in other versions
-
-sub long {
-    my ($version, $dcid, $scid) = @_;
-
-    my $first = $version eq "\x6b\x33\x43\xcf" ? "\xd0" : "\xc0";
-
-    return $first . $version . pack('C/a C/a', $dcid, $scid) . "\0"
-           . "\x40\x64" . 'x' x 100;
-}
-
-
-sub handshake {
-    my ($dcid) = @_;
-
-    return "\xe0$v1" . pack('C/a C/a', $dcid, 'scid') . "\x40\x64" . 'x' x 100;
 }

@@ -12,13 +12,21 @@ use FindBin;
 use lib "$FindBin::Bin/lib";
 
 use QuicLB;
+use QuicLB::Udp;
+
+# client addresses enough to meet each socket of a "reuseport" listen
+use constant ADDRESSES => 24;
 
 my $t = QuicLB->new();
 my $port = $t->port();
 
-my $servers = $t->servers([['one', '127.0.0.1:0', '0a'],
-                           ['two', '127.0.0.1:0', '0b']]);
-my ($one, $two) = map { $servers->address($_) } qw/one two/;
+my %ids = (one => '0a', two => '0b');
+
+my $servers = $t->servers([map { [$_, '127.0.0.1:0', $ids{$_}] }
+                           sort keys %ids], '--nonce-length', 7);
+
+my $probe = udp_bind('127.0.0.1');
+my $probe_address = '127.0.0.1:' . $probe->sockport;
 
 sub conf {
     my ($how, %more) = @_;
@@ -28,14 +36,14 @@ sub conf {
 
     $t->conf(%more, workers => $workers, stream => <<"CONF");
         upstream h3 {
-            server $one;
-            server $two;
+            @{[$servers->lines(\%ids)]}
+            server $probe_address down;
 
             quic_lb 0 {
                 server_id_length 1;
                 nonce_length 7;
-                server_id 0a $one;
-                server_id 0b $two;
+                @{[$servers->id_lines(\%ids)]}
+                server_id 0c $probe_address;
             }
         }
 
@@ -73,8 +81,14 @@ for my $round (1, 2) {
     is($client->command('progress 5')->{failed}, 0, 'connections go on');
     works('new connections');
 
-    # options are set a while after the start
-    $client->command('progress 5');
+    # a while after the start, when nobody else can be reading the sockets
+    my $set = $t->wait_for('socket options', sub {
+        return !grep {
+            !udp_read_as_one(udp_connect('127.0.0.1', $port), $probe,
+                             "\x08\x0cnonce77")
+        } 1 .. ADDRESSES;
+    });
+    ok($set, 'the options of all sockets are set');
 
     conf('proxy_pass');
     ok($t->reload(), 'reload to proxy_pass');

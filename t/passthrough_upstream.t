@@ -12,18 +12,19 @@ use FindBin;
 use lib "$FindBin::Bin/lib";
 
 use IO::Select;
-use IO::Socket::IP;
-use Socket qw/SOCK_DGRAM inet_aton/;
 
 use QuicLB;
+use QuicLB::Dns;
+use QuicLB::Packet ();
+use QuicLB::Udp;
 
 my $t = QuicLB->new();
 my ($port, $dns_port) = map { $t->port() } 1 .. 2;
 
-my @backends = map { udp('127.0.0.1', 0) } 0 .. 2;
+my @backends = map { udp_bind('127.0.0.1') } 0 .. 2;
 my @ports = map { $_->sockport } @backends;
 my @addresses = map { "127.0.0.1:$_" } @ports;
-my $dns = udp('127.0.0.1', $dns_port);
+my $dns = udp_bind('127.0.0.1', $dns_port);
 
 $t->conf(stream => <<"CONF");
     log_format route '\$server_addr \$quic_routed_by \$status \$upstream_addr';
@@ -88,7 +89,8 @@ my $second = served($two, initial('second'));
 
 is($first + $second, 1, 'two flows, two servers');
 is(served($one, initial('another')), $first, 'a flow keeps its server');
-is(served($one, "\x40" . 'short'), $first, 'for short headers too');
+is(served($one, QuicLB::Packet::short('short')), $first,
+   'for short headers too');
 is(served($two, initial('another')), $second, 'and so does the other');
 
 is(served(client('127.0.0.2'), initial('literal')), 2, 'an address');
@@ -108,7 +110,8 @@ like(served(client('127.0.0.3', '127.0.0.21'), initial('dcid')), qr/^[01]$/,
 
 # the connection ID of a server that the variable does not name
 
-is(served(client('127.0.0.3', '127.0.0.23'), "\x40\x20\x2c" . 'nonce'), 2,
+is(served(client('127.0.0.3', '127.0.0.23'),
+          QuicLB::Packet::short("\x20\x2cnonc", 'payload')), 2,
    'an established connection goes to its server');
 
 
@@ -116,24 +119,18 @@ is(served(client('127.0.0.3', '127.0.0.23'), "\x40\x20\x2c" . 'nonce'), 2,
 
 my $client = client('127.0.0.3', '127.0.0.24');
 $client->send(initial('resolve')) for 1 .. 3;
-$client->send("\x40" . 'last');
+$client->send(QuicLB::Packet::short('last'));
 
-my $got = '';
-my $asked = $t->wait_for('a query', sub { answer('127.0.0.1') });
+my $asked = $t->wait_for('a query', sub { dns_answer($dns, '127.0.0.1') });
 ok($asked, 'the resolver is asked');
 
-for (1 .. 4) {
-    last if !IO::Select->new($backends[0])->can_read(5);
-    $backends[0]->recv(my $datagram, 2048);
-    $got .= $datagram;
-}
-is($got, initial('resolve') x 3 . "\x40last",
-   'datagrams wait for the name and keep their order');
+my @got = map { unpack 'H*', udp_receive($backends[0]) // '' } 1 .. 4;
+my @sent = ((initial('resolve')) x 3, QuicLB::Packet::short('last'));
+is_deeply(\@got, [map { unpack 'H*', $_ } @sent],
+          'datagrams wait for the name and keep their order');
 
-$backends[0]->send('answer') if $got;
-IO::Select->new($client)->can_read(5);
-$client->recv(my $reply, 100);
-is($reply, 'answer', 'and are answered');
+$backends[0]->send('answer');
+is(udp_receive($client), 'answer', 'and are answered');
 
 
 # what cannot be: one line, and a client that is not asked about again
@@ -146,20 +143,18 @@ for my $case ([25, qr/missing\.example could not be resolved/],
     my $client = client('127.0.0.3', "127.0.0.$host");
 
     $client->send(initial('nowhere')) for 1 .. 3;
-    $t->wait_for($line, sub { answer(''); $t->error_log() =~ $line });
+    $t->wait_for($line, sub { dns_answer($dns); $t->error_log() =~ $line });
 
     $client->send(initial('nowhere')) for 1 .. 3;
     $t->wait_for('the log', sub {
         $t->read('access.log') =~ /^127\.0\.0\.3 maglev 50[02] -$/m
     });
 
-    my $lines = () = $t->error_log() =~ /$line/g;
-    is($lines, 1, "client $host: one line");
+    is($t->log_count($line), 1, "client $host: one line");
 }
 
 $t->wait_for('access log', sub {
-    my $count = () = $t->read('access.log') =~ /^127\.0\.0\.1 /mg;
-    return $count == 2;
+    $t->access_count(qr/^127\.0\.0\.[12] /) == 3
 }, 15);
 
 my $log = $t->read('access.log');
@@ -171,19 +166,10 @@ like($log, qr/^127\.0\.0\.2 upstream 200 \Q$addresses[2]\E$/m,
 $t->done();
 
 
-sub udp {
-    my ($host, $port) = @_;
-
-    return IO::Socket::IP->new(LocalHost => $host, LocalPort => $port,
-                               Type => SOCK_DGRAM) || die "udp: $@";
-}
-
-
 sub client {
     my ($host, $local) = @_;
 
-    return IO::Socket::IP->new(PeerHost => $host, PeerPort => $port,
-                               LocalHost => $local, Type => SOCK_DGRAM);
+    return udp_connect($host, $port, $local);
 }
 
 
@@ -206,31 +192,5 @@ sub initial {
     my ($dcid) = @_;
 
     # its first three bits name no configuration
-    my $payload = "\0" x 1100;
-
-    return "\xc0\0\0\0\1" . pack('C/a C/a', "\xe0$dcid", '') . "\0"
-           . pack('n', 0x4000 | length $payload) . $payload;
-}
-
-
-# answers a query, if there is one; without an address: no such name
-
-sub answer {
-    my ($address) = @_;
-
-    IO::Select->new($dns)->can_read(0) or return 0;
-    my $from = $dns->recv(my $query, 512);
-
-    my $question = substr($query, 12);
-    my $answer = substr($query, 0, 2)
-                 . pack('n5', $address ? 0x8180 : 0x8183, 1,
-                        $address ? 1 : 0, 0, 0)
-                 . $question;
-
-    $answer .= pack('n3 N n', 0xc00c, 1, 1, 60, 4) . inet_aton($address)
-        if $address;
-
-    $dns->send($answer, 0, $from);
-
-    return 1;
+    return QuicLB::Packet::initial("\xe0$dcid");
 }

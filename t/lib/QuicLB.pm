@@ -19,20 +19,30 @@ package QuicLB;
 #   conf(%parts)        nginx.conf; parts: main, events, stream, http, workers
 #                       (1), log (level of error.log, info), connections
 #   test_conf(%parts)   (true when valid, output) of nginx -t, apart from conf
-#   start, stop($signal), reload, upgrade
+#   start, stop($signal), reload, upgrade, upgrade_begin
 #                       each waits until it is done; reload is false when the
 #                       configuration was refused; upgrade returns the old
-#                       master's pid: wait_gone() it when its flows are idle
+#                       master's pid: wait_gone() it when its flows are idle;
+#                       upgrade_begin leaves both masters, and the choice of
+#                       the one to quit
 #   master, workers, leaving_workers, kill_worker($pid)
+#   while_stopped($sub) the workers read what $sub sends only after all of it
 #   error_log, wait_log($regex, $seconds), expect_log($regex): an [alert] or
 #                       [emerg] that is wanted
+#   log_count($regex), access_count($regex)     matching lines of error.log, and
+#                       of access.log, which is for conf() to set
+#   counters_server($port, @names)      a "server" of "stream" that tells these
+#                       counters, $quic_passthrough_NAME
+#   counters($port)     what it tells: { name => value }
 # peers:
 #   servers($list, @options)    a QuicLB::Servers, $list of [name, addr, id]
 #   routes(@servers)            what their logs tell; see quic_log.py
 #   client(@arguments)          the report of a finished quic_client.py
 #   client_start(@arguments)    a QuicLB::Client
 #   curl(@arguments)            (exit code, output)
-#   udp_ask($addr, $port, $data, $seconds)      the answer or undef
+#   helper($name, @command)     a QuicLB::Process that takes commands
+#   udp_ask($addr, $port, $data, $seconds)      the answer or undef; for more
+#                       see QuicLB::Udp and QuicLB::Packet
 # small things:
 #   wait_for($what, $sub, $seconds)     polls; fails the test when time is up
 #   path($name), write($name, $text), read($name)       files of the test
@@ -288,6 +298,17 @@ sub client {
 }
 
 
+sub helper {
+    my ($self, $name, @command) = @_;
+
+    my $process = QuicLB::Process->new($name, $self->{dir}, \@command,
+                                       stdin => 1);
+    push @{ $self->{processes} }, $process;
+
+    return $process;
+}
+
+
 sub curl {
     my ($self, @arguments) = @_;
 
@@ -429,9 +450,19 @@ sub reload {
 }
 
 
+sub upgrade {
+    my ($self) = @_;
+
+    my $old = $self->upgrade_begin();
+    kill 'QUIT', $old;
+
+    return $old;
+}
+
+
 # nginx refuses USR2 while its own parent lives, hence daemons only
 
-sub upgrade {
+sub upgrade_begin {
     my ($self) = @_;
 
     my $old = $self->master();
@@ -445,7 +476,6 @@ sub upgrade {
     });
 
     $self->_remember();
-    kill 'QUIT', $old;
 
     return $old;
 }
@@ -485,6 +515,22 @@ sub kill_worker {
 }
 
 
+sub while_stopped {
+    my ($self, $sub) = @_;
+    my @workers = $self->workers();
+
+    kill 'STOP', @workers;
+
+    for my $pid (@workers) {
+        $self->wait_for('a stopped worker',
+                        sub { slurp("/proc/$pid/stat") =~ /\) T / });
+    }
+
+    $sub->();
+    kill 'CONT', @workers;
+}
+
+
 sub children {
     my ($parent, $title) = @_;
 
@@ -515,12 +561,54 @@ sub _remember {
 }
 
 
+# the counters of quic_passthrough
+
+sub counters_server {
+    my ($self, $port, @names) = @_;
+
+    my $text = join ' ', map { "$_ \$quic_passthrough_$_" } @names;
+
+    return <<"EOF";
+server {
+    listen 127.0.0.1:$port;
+    access_log off;
+    return "$text";
+}
+EOF
+}
+
+
+sub counters {
+    my ($self, $port) = @_;
+
+    my $socket = IO::Socket::IP->new(PeerHost => '127.0.0.1',
+                                     PeerPort => $port, Timeout => 5)
+        or die "counters: $@";
+
+    return { split ' ', <$socket> };
+}
+
+
 # logs and the last checks
 
 sub error_log {
     my ($self) = @_;
 
     return $self->read('error.log');
+}
+
+
+sub log_count {
+    my ($self, $regex) = @_;
+
+    return scalar(grep { $_ =~ $regex } split /\n/, $self->error_log());
+}
+
+
+sub access_count {
+    my ($self, $regex) = @_;
+
+    return scalar(grep { $_ =~ $regex } split /\n/, $self->read('access.log'));
 }
 
 

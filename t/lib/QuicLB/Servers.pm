@@ -5,6 +5,8 @@ package QuicLB::Servers;
 #
 #   $servers->port('one')               # the UDP port
 #   $servers->address('one')            # 127.0.0.1:PORT, [::1]:PORT
+#   $servers->lines(\%ids)              # "server ADDRESS;", for an upstream
+#   $servers->id_lines(\%ids)           # "server_id ID ADDRESS;", for quic_lb
 #   $servers->command('pause', 'one')   # also resume, close
 #   $servers->events(event => 'datagram', server => 'one')
 #   $servers->stop('KILL')
@@ -58,6 +60,26 @@ sub address {
     my ($self, $name) = @_;
 
     return $self->{addresses}{$name};
+}
+
+
+# lines of a configuration, for the servers whose names are the keys of %$ids
+
+sub lines {
+    my ($self, $ids, $parameters) = @_;
+
+    return join "\n", map {
+        join(' ', 'server', $self->address($_), $parameters // ()) . ';'
+    } sort keys %$ids;
+}
+
+
+sub id_lines {
+    my ($self, $ids) = @_;
+
+    return join "\n", map {
+        "server_id $ids->{$_} " . $self->address($_) . ';'
+    } sort keys %$ids;
 }
 
 

@@ -139,6 +139,10 @@ check($report, 'one', 'paced download, migrated twice');
 is($report->{connections}[0]{migrations}, 2, 'migrations counted');
 
 
+is($t->run('pair', 'python3', '-B', "$FindBin::Bin/lib/quic_pair.py",
+           $t->certificate()), 0, 'a move in the worst case');
+
+
 # many
 
 $report = client($one, '--alpn', 'echo', '--connections', 8,

@@ -27,6 +27,7 @@ from aioquic.quic import events
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 
+import quic_recovery  # noqa: F401
 from quic_net import PERIOD, format_address, pattern, udp_socket
 
 VERSIONS = {
@@ -54,7 +55,7 @@ class Failure(Exception):
 
 
 class ClientQuic(QuicConnection):
-    """aioquic's client, able to have a zero-length connection ID.
+    """aioquic's client, able to move, and to have a zero-length ID.
 
     aioquic gives the first DCID the length of the client's own ID.
     """
@@ -65,6 +66,23 @@ class ClientQuic(QuicConnection):
         dcid = dcid or os.urandom(FIRST_DCID_LENGTH)
         self._peer_cid.cid = dcid
         self._original_destination_connection_id = dcid
+        self.moving = False
+
+    def begin_move(self):
+        """Send at once, even when the congestion window is full."""
+        self.moving = True
+        self._send_probe()
+
+    def end_move(self):
+        self.moving = False
+
+    def _write_ping_frame(self, builder, uids=(), comment=""):
+        super()._write_ping_frame(builder, uids, comment)
+
+        # The server may send three times what it has received on the new
+        # path (RFC 9000, 9.3), too little for an ACK when that is a PING.
+        if self.moving:
+            builder._datagram_needs_padding = True
 
     def _replenish_connection_ids(self):
         if self._configuration.connection_id_length:
@@ -433,7 +451,7 @@ class Connection(QuicConnectionProtocol):
             self.endpoints.remove(old)
             old.close()
 
-        await self.ping()
+        await self._moved()
 
     async def migrate(self):
         """A new port and a new connection ID; the old port still listens."""
@@ -441,13 +459,13 @@ class Connection(QuicConnectionProtocol):
         old = self._quic.peer_cid
 
         await self._use(await self._new_endpoint())
-        self.change_connection_id()
+        self._quic.change_connection_id()
         self.report["migrations"] += 1
 
         if self._quic.peer_cid == old:
             raise Failure("connection ID did not change")
 
-        await self.ping()
+        await self._moved()
 
     async def ping(self):
         """Return when the server has acknowledged something new."""
@@ -507,6 +525,12 @@ class Connection(QuicConnectionProtocol):
                                        self.errors)
         self.endpoints.append(endpoint)
         return endpoint
+
+    async def _moved(self):
+        """Return when the server has answered on the new path."""
+        self._quic.begin_move()
+        await self.ping()
+        self._quic.end_move()
 
     async def _use(self, endpoint):
         for entry in self._quic._host_cids:

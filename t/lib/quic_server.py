@@ -71,6 +71,7 @@ from aioquic.quic import events
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 
+import quic_recovery  # noqa: F401
 from quic_lb import Config, FailoverIds, RandomIds, RoutableIds, parse_key
 from quic_net import format_address, parse_address, pattern, udp_socket
 
@@ -87,6 +88,9 @@ PACE_INTERVAL = 0.05
 
 # aioquic sends a PATH_CHALLENGE once, and never again when it is lost.
 CHALLENGE_INTERVAL = 0.5
+
+# Any packet that only acknowledges fits in, and any probe.
+SMALL_PACKET = 200
 
 
 class EventLog:
@@ -171,7 +175,10 @@ def parse_header(data, cid_length):
 
 
 class LbConnection(QuicConnection):
-    """A server's connection whose IDs come from its Site."""
+    """A server's connection whose IDs come from its Site.
+
+    It also mends how aioquic changes paths.
+    """
 
     def __init__(self, *, configuration, **kwargs):
         super().__init__(configuration=configuration, **kwargs)
@@ -181,6 +188,48 @@ class LbConnection(QuicConnection):
         self._host_cids[0].cid = cid
         self._local_initial_source_connection_id = cid
         self.host_cid = cid
+        self.challenged = 0.0
+
+    def receive_datagram(self, data, addr, now):
+        old = self._network_paths[:1]
+        super().receive_datagram(data, addr, now)
+
+        if old and self._handshake_complete:
+            self._challenge(self._network_paths[0], old[0], now)
+
+    def get_timer(self):
+        """When to act next, be it only by giving up.
+
+        Where an unvalidated path allows no more octets, only the client can
+        change that (RFC 9002, 6.2.2.1); aioquic's timer would be in the past
+        all the time and take the whole processor.
+        """
+        if not self._network_paths[0].can_send(SMALL_PACKET):
+            return self._close_at
+
+        return super().get_timer()
+
+    def _challenge(self, path, old, now):
+        """Validate a new path (RFC 9000, 9.3), until it answers.
+
+        By a probe: it passes a congestion window full of what went to the
+        old address, and its acknowledgment shows that all that is lost.
+        """
+        if path is old and (path.is_validated or now - self.challenged
+                            < CHALLENGE_INTERVAL):
+            return
+
+        self.challenged = now
+        path.local_challenge_sent = False
+        self._send_probe()
+
+    def _add_local_challenge(self, challenge, network_path):
+        """Remember all challenges: any of them may be answered late.
+
+        aioquic keeps five, though it adds one for each try to send, and
+        closes the connection at the answer to one it has forgotten.
+        """
+        self._local_challenges[challenge] = network_path
 
     def _replenish_connection_ids(self):
         if not self.site.ids.renewable:
@@ -405,13 +454,12 @@ class EchoService:
 
 
 class ServerProtocol(QuicConnectionProtocol):
-    """One connection: picks the service by ALPN, mends path validation."""
+    """One connection: picks the service by ALPN."""
 
     def __init__(self, quic, stream_handler=None):
         super().__init__(quic, stream_handler)
         self.site = quic.site
         self.service = None
-        self.challenged = 0.0
 
     def log(self, event, **fields):
         odcid = self._quic.original_destination_connection_id
@@ -439,10 +487,6 @@ class ServerProtocol(QuicConnectionProtocol):
         if self.service is not None:
             self.service.event(event)
 
-    def datagram_received(self, data, addr):
-        self._renew_challenge()
-        super().datagram_received(data, addr)
-
     def transmit(self):
         if self.service is not None:
             self.service.fill()
@@ -455,19 +499,6 @@ class ServerProtocol(QuicConnectionProtocol):
 
         if self.service is not None:
             self.service.close()
-
-    def _renew_challenge(self):
-        paths = self._quic._network_paths
-
-        if not paths or paths[0].is_validated \
-                or not paths[0].local_challenge_sent:
-            return
-
-        now = self._loop.time()
-
-        if now - self.challenged > CHALLENGE_INTERVAL:
-            self.challenged = now
-            paths[0].local_challenge_sent = False
 
 
 def connection_ids(options, server_id):

@@ -42,10 +42,11 @@
 #define NGX_STREAM_QUIC_PT_POLL     200
 
 /*
- * ms until the options are set that make the kernel add control messages:
- * until then workers of a configuration without "quic_passthrough" may read
- * the socket, and they take a datagram with such a message for truncated; the
- * master tells them to quit 100 ms after it has started new ones
+ * ms until a socket that is older than the configuration has the options set
+ * that make the kernel add control messages: until then workers without
+ * "quic_passthrough" may read it, and they take a datagram with such a message
+ * for truncated; the master tells them to quit 100 ms after it has started new
+ * ones
  */
 
 #define NGX_STREAM_QUIC_PT_OPTIONS  500
@@ -425,7 +426,13 @@ ngx_stream_quic_pt_listen_open(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_listen_own(listener);
 
     ngx_add_timer(&listener->poll, NGX_STREAM_QUIC_PT_POLL);
-    ngx_add_timer(&listener->options, NGX_STREAM_QUIC_PT_OPTIONS);
+
+    if (ls->previous || ls->inherited) {
+        ngx_add_timer(&listener->options, NGX_STREAM_QUIC_PT_OPTIONS);
+
+    } else {
+        ngx_stream_quic_pt_listen_options(&listener->options);
+    }
 
     return ngx_add_event(listener->socket.connection->read, NGX_READ_EVENT, 0);
 }

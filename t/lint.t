@@ -39,7 +39,7 @@ cmp_ok(scalar @scripts, '>', 0, 'shell scripts');
 none('text ends with one newline', qr/[^\n]\z|\n\n\z/, @sources);
 none('no trailing blanks, no CR', qr/[ \t\r]$/m, @sources);
 none('no tabs', qr/\t/, grep { !/(?:^|\/)Makefile$/ } @sources);
-none('80 columns', qr/^.{81}/m, grep { !/\(?:md|svg)$/ } @sources);
+none('80 columns', qr/^.{81}/m, grep { !/\.(?:md|svg)$/ } @sources);
 
 none("no path of somebody's machine", qr{(?<![\w.])/(?:work|home|Users)/\w},
      @sources);

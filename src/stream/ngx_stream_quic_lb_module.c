@@ -5,7 +5,7 @@
 
 
 /*
- * The part of Mode A that belongs to nginx's core and not to its stream
+ * The part of passthrough that belongs to nginx's core and not to its stream
  * module: a check that needs the number of workers, and the processes' life.
  */
 

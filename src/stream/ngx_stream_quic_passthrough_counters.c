@@ -5,7 +5,7 @@
 
 
 /*
- * The counters of Mode A: shared by the workers, kept over a reload, read by
+ * The counters of passthrough: shared by the workers, kept over a reload, read by
  * variables.
  */
 

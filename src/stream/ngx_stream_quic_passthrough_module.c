@@ -5,7 +5,7 @@
 
 
 /*
- * The directives of Mode A, and what they demand of the servers and upstreams
+ * The directives of passthrough, and what they demand of the servers and upstreams
  * around them.
  */
 

@@ -112,7 +112,7 @@ sub configure {
         return "received from clients: \$quic_passthrough_received
             sent to servers: \$quic_passthrough_sent
             replies to clients: \$quic_passthrough_replies
-            flows (client addresses): \$quic_passthrough_flows
+            flows (client addresses, of each worker): \$quic_passthrough_flows
             malformed: \$quic_passthrough_malformed
             unroutable: \$quic_passthrough_unroutable
             no backend: \$quic_passthrough_no_backend

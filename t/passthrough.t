@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 
-# Mode A with real HTTP/3 servers that issue QUIC-LB connection IDs: every
+# Passthrough with real HTTP/3 servers that issue QUIC-LB connection IDs: every
 # packet after the first flight reaches the server that its ID names, after
 # NAT rebinding and migration in mid-transfer too.
 

@@ -5,8 +5,8 @@
 
 
 /*
- * The counters of passthrough: shared by the workers, kept over a reload, read by
- * variables.
+ * The counters of passthrough: shared by the workers, kept over a reload, read
+ * by variables.
  */
 
 

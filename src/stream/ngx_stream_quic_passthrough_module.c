@@ -5,8 +5,8 @@
 
 
 /*
- * The directives of passthrough, and what they demand of the servers and upstreams
- * around them.
+ * The directives of passthrough, and what they demand of the servers and
+ * upstreams around them.
  */
 
 

@@ -5,8 +5,8 @@
 
 
 /*
- * Passthrough.  A packet's way: a listener is read in batches (_listen.c, _udp.c),
- * each datagram finds its flow by the client's and the local address
+ * Passthrough.  A packet's way: a listener is read in batches (_listen.c,
+ * _udp.c), each datagram finds its flow by the client's and the local address
  * (_datagram.c, _flow.c), the flow finds the backend by the routing table
  * (_route.c), and the datagram leaves on the flow's leg to that backend
  * (_leg.c).  Replies come in on the leg and leave on the listener's socket.

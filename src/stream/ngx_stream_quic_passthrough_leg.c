@@ -9,11 +9,9 @@
  * backend's peer taken from the balancer.  A new client address always gets a
  * new leg, so a backend sees a new path and validates it.
  *
- * ICMP errors come in as errors of the socket.  A leg with one is failed: its
- * peer is given back as such, and only packets whose connection ID names the
- * backend still use it, until it answers again.  A silent backend counts as
- * failed only if it answered nobody while a new connection waited; else
- * anybody's bogus Initials could take it out.
+ * ICMP errors come in as errors of the socket.  A leg with one is failed: only
+ * packets whose connection ID names the backend still use it, until it answers
+ * again.
  */
 
 
@@ -41,7 +39,6 @@ static ngx_int_t ngx_stream_quic_pt_leg_start(ngx_stream_quic_pt_leg_t *leg);
 static void ngx_stream_quic_pt_leg_take_over(ngx_stream_quic_pt_leg_t *leg,
     ngx_stream_quic_pt_leg_t *old);
 static ngx_int_t ngx_stream_quic_pt_leg_state(ngx_stream_quic_pt_leg_t *leg);
-static ngx_int_t ngx_stream_quic_pt_leg_backend(ngx_stream_quic_pt_leg_t *leg);
 static void ngx_stream_quic_pt_leg_room(ngx_stream_quic_pt_flow_t *flow);
 static void ngx_stream_quic_pt_leg_flush(ngx_stream_quic_pt_leg_t *leg);
 static void ngx_stream_quic_pt_leg_read(ngx_event_t *rev);
@@ -49,15 +46,6 @@ static void ngx_stream_quic_pt_leg_write(ngx_event_t *wev);
 static void ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg,
     ngx_int_t n);
 static ngx_uint_t ngx_stream_quic_pt_leg_family(ngx_sockaddr_t *sa);
-static ngx_uint_t ngx_stream_quic_pt_leg_unreachable(ngx_err_t err);
-static ngx_uint_t ngx_stream_quic_pt_leg_silent(ngx_stream_quic_pt_leg_t *leg);
-static void ngx_stream_quic_pt_leg_failed(ngx_stream_quic_pt_leg_t *leg,
-    ngx_err_t err);
-static void ngx_stream_quic_pt_leg_complain(ngx_stream_quic_pt_leg_t *leg,
-    ngx_err_t err);
-static void ngx_stream_quic_pt_leg_peer_failed(ngx_stream_quic_pt_leg_t *leg);
-static void ngx_stream_quic_pt_leg_free_peer(ngx_stream_quic_pt_leg_t *leg,
-    ngx_uint_t state);
 static void ngx_stream_quic_pt_leg_destroy(ngx_stream_quic_pt_leg_t *leg);
 
 
@@ -299,7 +287,7 @@ ngx_stream_quic_pt_leg_connect(ngx_stream_quic_pt_leg_t *leg,
         }
 
         if (old) {
-            ngx_stream_quic_pt_leg_free_peer(leg, 0);
+            ngx_stream_quic_pt_backend_free_peer(leg, 0);
             ngx_stream_quic_pt_leg_destroy(leg);
             return old;
         }
@@ -315,23 +303,22 @@ ngx_stream_quic_pt_leg_connect(ngx_stream_quic_pt_leg_t *leg,
 
         rc = ngx_event_connect_peer(pc);
 
-        if (rc != NGX_OK && rc != NGX_AGAIN) {
-            worker->unreachable = ngx_time();
-        }
-
         if (rc == NGX_OK || rc == NGX_AGAIN) {
             rc = ngx_stream_quic_pt_leg_start(leg);
 
             if (rc == NGX_OK) {
                 return leg;
             }
+
+        } else {
+            worker->unreachable = ngx_time();
         }
 
         if (rc == NGX_DECLINED) {
-            ngx_stream_quic_pt_leg_peer_failed(leg);
+            ngx_stream_quic_pt_backend_peer_failed(leg);
 
         } else {
-            ngx_stream_quic_pt_leg_free_peer(leg, 0);
+            ngx_stream_quic_pt_backend_free_peer(leg, 0);
         }
 
         /* what names a server is of no use to another */
@@ -412,7 +399,7 @@ ngx_stream_quic_pt_leg_start(ngx_stream_quic_pt_leg_t *leg)
     leg->tx.family = pc->sockaddr->sa_family;
     leg->tx.counter = NGX_STREAM_QUIC_PT_SENT;
 
-    if (ngx_stream_quic_pt_leg_backend(leg) != NGX_OK
+    if (ngx_stream_quic_pt_backend_attach(leg) != NGX_OK
         || ngx_stream_quic_pt_leg_state(leg) != NGX_OK)
     {
         return NGX_ERROR;
@@ -535,62 +522,6 @@ ngx_stream_quic_pt_leg_state(ngx_stream_quic_pt_leg_t *leg)
 }
 
 
-static ngx_int_t
-ngx_stream_quic_pt_leg_backend(ngx_stream_quic_pt_leg_t *leg)
-{
-    u_char                        *p, key[NGX_STREAM_QUIC_LB_ADDRESS_MAX];
-    uint64_t                       hash;
-    quic_lb_table_node_t          *node;
-    ngx_peer_connection_t         *pc;
-    ngx_stream_quic_pt_worker_t   *worker;
-    ngx_stream_quic_pt_backend_t  *backend;
-
-    worker = leg->flow->listener->worker;
-    pc = &leg->upstream.peer;
-
-    p = ngx_stream_quic_lb_address(key, pc->sockaddr);
-    hash = quic_lb_hash(&worker->key, key, p - key);
-
-    for (node = quic_lb_table_first(&worker->backends, hash);
-         node;
-         node = quic_lb_table_next(node))
-    {
-        backend = (ngx_stream_quic_pt_backend_t *) node;
-
-        if (ngx_cmp_sockaddr(&backend->sockaddr.sockaddr, backend->socklen,
-                             pc->sockaddr, pc->socklen, 1)
-            == NGX_OK)
-        {
-            goto found;
-        }
-    }
-
-    backend = ngx_calloc(sizeof(ngx_stream_quic_pt_backend_t),
-                         worker->log);
-    if (backend == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(&backend->sockaddr, pc->sockaddr, pc->socklen);
-    backend->socklen = pc->socklen;
-    backend->answered = leg->started - 1;
-
-    if (quic_lb_table_insert(&worker->backends, &backend->node, hash)
-        != QUIC_LB_OK)
-    {
-        ngx_free(backend);
-        return NGX_ERROR;
-    }
-
-found:
-
-    backend->refs++;
-    leg->backend = backend;
-
-    return NGX_OK;
-}
-
-
 /* a flow of very many connections: the leg that is idle the longest goes */
 
 static void
@@ -676,7 +607,7 @@ ngx_stream_quic_pt_leg_flush(ngx_stream_quic_pt_leg_t *leg)
 
     err = ngx_stream_quic_pt_udp_flush(leg->flow->listener->worker, &leg->tx);
     if (err) {
-        ngx_stream_quic_pt_leg_failed(leg, err);
+        ngx_stream_quic_pt_backend_failed(leg, err);
     }
 }
 
@@ -712,7 +643,7 @@ ngx_stream_quic_pt_leg_read(ngx_event_t *rev)
         }
 
         if (n == NGX_ERROR) {
-            ngx_stream_quic_pt_leg_failed(leg, ngx_socket_errno);
+            ngx_stream_quic_pt_backend_failed(leg, ngx_socket_errno);
             continue;
         }
 
@@ -800,10 +731,10 @@ ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg, ngx_int_t n)
     }
 
     leg->active = ngx_current_msec;
-    leg->backend->answered = ngx_current_msec;
-    leg->backend->silent = 0;
     leg->answered = 1;
     leg->failed = 0;
+
+    ngx_stream_quic_pt_backend_answered(leg);
 
     flow->answered = 1;
 
@@ -829,109 +760,10 @@ ngx_stream_quic_pt_leg_family(ngx_sockaddr_t *sa)
 }
 
 
-static void
-ngx_stream_quic_pt_leg_failed(ngx_stream_quic_pt_leg_t *leg, ngx_err_t err)
-{
-    if (leg->failed || !ngx_stream_quic_pt_leg_unreachable(err)) {
-        return;
-    }
-
-    leg->failed = 1;
-
-    ngx_stream_quic_pt_leg_complain(leg, err);
-    ngx_stream_quic_pt_leg_peer_failed(leg);
-}
-
-
-/* once a second for each backend, and not often for all of them together */
-
-static void
-ngx_stream_quic_pt_leg_complain(ngx_stream_quic_pt_leg_t *leg, ngx_err_t err)
-{
-    size_t                         len;
-    u_char                         text[NGX_SOCKADDR_STRLEN];
-    ngx_stream_quic_pt_worker_t   *worker;
-    ngx_stream_quic_pt_backend_t  *backend;
-
-    worker = leg->flow->listener->worker;
-    backend = leg->backend;
-
-    if (worker->complained != ngx_time()) {
-        worker->complained = ngx_time();
-        worker->ncomplaints = 0;
-    }
-
-    if (backend->complained == ngx_time()
-        || worker->ncomplaints == NGX_STREAM_QUIC_PT_COMPLAINTS)
-    {
-        return;
-    }
-
-    backend->complained = ngx_time();
-    worker->ncomplaints++;
-
-    /* the peer and its name may be gone */
-
-    len = ngx_sock_ntop(&backend->sockaddr.sockaddr, backend->socklen, text,
-                        NGX_SOCKADDR_STRLEN, 1);
-
-    ngx_log_error(NGX_LOG_ERR, leg->socket.connection->log, err,
-                  "upstream does not take datagrams, upstream: \"%*s\"",
-                  len, text);
-}
-
-
-/*
- * Gives the peer back as failed.  A server that is known to fail already may
- * still be tried for what names it; this tells nothing new.
- */
-
-static void
-ngx_stream_quic_pt_leg_peer_failed(ngx_stream_quic_pt_leg_t *leg)
-{
-    ngx_uint_t  state;
-
-    state = NGX_PEER_FAILED;
-
-    if (leg->server && !ngx_stream_quic_lb_server_available(leg->server)) {
-        state = 0;
-    }
-
-    ngx_stream_quic_pt_leg_free_peer(leg, state);
-}
-
-
-/* what ICMP becomes; all else is this machine's own affair */
-
-static ngx_uint_t
-ngx_stream_quic_pt_leg_unreachable(ngx_err_t err)
-{
-    return err == NGX_ECONNREFUSED
-           || err == NGX_EHOSTUNREACH
-           || err == NGX_ENETUNREACH
-           || err == NGX_EHOSTDOWN
-           || err == NGX_ENETDOWN;
-}
-
-
-static void
-ngx_stream_quic_pt_leg_free_peer(ngx_stream_quic_pt_leg_t *leg,
-    ngx_uint_t state)
-{
-    ngx_peer_connection_t  *pc;
-
-    pc = &leg->upstream.peer;
-
-    if (pc->free && pc->sockaddr) {
-        pc->free(pc, pc->data, state);
-        pc->sockaddr = NULL;
-    }
-}
-
-
 void
 ngx_stream_quic_pt_leg_close(ngx_stream_quic_pt_leg_t *leg)
 {
+    ngx_uint_t                    silent;
     ngx_stream_session_t         *s;
     ngx_stream_upstream_state_t  *state;
     ngx_stream_quic_pt_flow_t    *flow;
@@ -958,60 +790,17 @@ ngx_stream_quic_pt_leg_close(ngx_stream_quic_pt_leg_t *leg)
 
     ngx_stream_quic_pt_route_forget(leg);
 
-    ngx_stream_quic_pt_leg_free_peer(leg, ngx_stream_quic_pt_leg_silent(leg)
-                                          ? NGX_PEER_FAILED : 0);
+    silent = ngx_stream_quic_pt_backend_silent(leg);
+
+    ngx_stream_quic_pt_backend_free_peer(leg, silent ? NGX_PEER_FAILED : 0);
     ngx_stream_quic_pt_leg_destroy(leg);
-}
-
-
-/*
- * Whether new connections of two clients have waited in vain while nobody else
- * got an answer.  Backends do not answer bogus Initials either, so one client
- * alone proves nothing.
- */
-
-static ngx_uint_t
-ngx_stream_quic_pt_leg_silent(ngx_stream_quic_pt_leg_t *leg)
-{
-    uint64_t                       client;
-    ngx_stream_quic_pt_backend_t  *backend;
-
-    backend = leg->backend;
-
-    if (!leg->opened
-        || leg->answered
-        || (ngx_msec_int_t) (backend->answered - leg->started) >= 0
-        || ngx_current_msec - leg->started
-           < ngx_stream_quic_pt_unanswered(leg->flow))
-    {
-        return 0;
-    }
-
-    client = ngx_stream_quic_lb_client_hash(&leg->flow->client.sockaddr);
-
-    if (backend->silent && backend->silent != client) {
-        return 1;
-    }
-
-    backend->silent = client;
-
-    return 0;
 }
 
 
 static void
 ngx_stream_quic_pt_leg_destroy(ngx_stream_quic_pt_leg_t *leg)
 {
-    ngx_stream_quic_pt_worker_t   *worker;
-    ngx_stream_quic_pt_backend_t  *backend;
-
-    worker = leg->flow->listener->worker;
-    backend = leg->backend;
-
-    if (backend && --backend->refs == 0) {
-        quic_lb_table_remove(&worker->backends, &backend->node);
-        ngx_free(backend);
-    }
+    ngx_stream_quic_pt_backend_detach(leg);
 
     if (leg->upstream.peer.connection) {
         ngx_close_connection(leg->upstream.peer.connection);

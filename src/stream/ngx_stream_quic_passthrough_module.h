@@ -232,8 +232,7 @@ typedef struct {
      || (batch)->nruns == NGX_STREAM_QUIC_PT_BATCH)
 
 #define ngx_stream_quic_pt_batch_reset(batch)                                 \
-    (batch)->npieces = 0;                                                     \
-    (batch)->nruns = 0
+    ((batch)->npieces = 0, (batch)->nruns = 0)
 
 
 struct ngx_stream_quic_pt_worker_s {
@@ -455,6 +454,22 @@ void ngx_stream_quic_pt_udp_options(ngx_socket_t fd, ngx_uint_t family,
 ngx_int_t ngx_stream_quic_pt_udp_buffer(ngx_socket_t fd, int name, size_t size,
     ngx_log_t *log);
 uint32_t ngx_stream_quic_pt_udp_overflow(ngx_socket_t fd);
+
+/*
+ * _backend.c: what is known of the other end of a leg.  attach finds or makes
+ * the leg's backend; failed gives its peer back if |err| tells that it cannot
+ * be reached; silent tells whether a leg that closes has waited in vain.
+ */
+
+ngx_int_t ngx_stream_quic_pt_backend_attach(ngx_stream_quic_pt_leg_t *leg);
+void ngx_stream_quic_pt_backend_detach(ngx_stream_quic_pt_leg_t *leg);
+void ngx_stream_quic_pt_backend_answered(ngx_stream_quic_pt_leg_t *leg);
+void ngx_stream_quic_pt_backend_failed(ngx_stream_quic_pt_leg_t *leg,
+    ngx_err_t err);
+void ngx_stream_quic_pt_backend_peer_failed(ngx_stream_quic_pt_leg_t *leg);
+void ngx_stream_quic_pt_backend_free_peer(ngx_stream_quic_pt_leg_t *leg,
+    ngx_uint_t state);
+ngx_uint_t ngx_stream_quic_pt_backend_silent(ngx_stream_quic_pt_leg_t *leg);
 
 /* _backlog.c: what waits for a full socket */
 

@@ -42,6 +42,7 @@ typedef enum {
     NGX_STREAM_QUIC_LB_NONE = 0,          /* not routed */
     NGX_STREAM_QUIC_LB_SERVER_ID,         /* a "server_id" line */
     NGX_STREAM_QUIC_LB_MAGLEV_SERVER_ID,  /* "unmapped maglev" */
+    NGX_STREAM_QUIC_LB_CID,               /* a learned connection ID */
     NGX_STREAM_QUIC_LB_CONNECTION,        /* 4-tuple and a connection ID */
     NGX_STREAM_QUIC_LB_ADDRESS,           /* 4-tuple alone */
     NGX_STREAM_QUIC_LB_MAGLEV,            /* the fallback */
@@ -63,6 +64,21 @@ typedef struct {
 } ngx_stream_quic_lb_server_t;
 
 
+/* an address, in less room than ngx_sockaddr_t takes */
+
+typedef struct {
+    socklen_t                         socklen;
+
+    union {
+        struct sockaddr               sockaddr;
+        struct sockaddr_in            sockaddr_in;
+#if (NGX_HAVE_INET6)
+        struct sockaddr_in6           sockaddr_in6;
+#endif
+    } u;
+} ngx_stream_quic_lb_backend_t;
+
+
 typedef struct {
     ngx_stream_quic_lb_by_e           by;
 
@@ -80,6 +96,8 @@ typedef struct {
     u_char                            server_id_len;
     u_char                            dcid[QUIC_LB_CID_MAX];
     u_char                            server_id[QUIC_LB_SERVER_ID_MAX];
+
+    ngx_stream_quic_lb_backend_t      backend;    /* CID only */
 } ngx_stream_quic_lb_route_t;
 
 

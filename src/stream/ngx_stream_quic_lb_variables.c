@@ -68,6 +68,7 @@ static const ngx_str_t  ngx_stream_quic_lb_by_names[] = {
     ngx_null_string,
     ngx_string("server_id"),
     ngx_string("maglev_server_id"),
+    ngx_string("cid"),
     ngx_string("connection"),
     ngx_string("address"),
     ngx_string("maglev"),

@@ -32,6 +32,7 @@ static ngx_str_t  ngx_stream_quic_pt_counters[] = {
     ngx_string("quic_passthrough_replies"),
     ngx_string("quic_passthrough_flows"),
     ngx_string("quic_passthrough_evicted"),
+    ngx_string("quic_passthrough_learned"),
     ngx_string("quic_passthrough_malformed"),
     ngx_string("quic_passthrough_unroutable"),
     ngx_string("quic_passthrough_refused"),

@@ -226,7 +226,7 @@ ngx_stream_quic_pt_datagram_route(ngx_stream_quic_pt_listener_t *listener,
     struct sockaddr *local, u_char *data, size_t len, quic_lb_packet_t *pkt,
     ngx_stream_quic_lb_route_t *route, ngx_stream_quic_pt_leg_t **leg)
 {
-    ngx_stream_quic_lb_router_t  *router;
+    ngx_stream_quic_pt_router_t  *router;
 
     if (quic_lb_packet_parse(pkt, data, len) != QUIC_LB_OK) {
         ngx_stream_quic_pt_count(listener->worker,
@@ -288,6 +288,10 @@ ngx_stream_quic_pt_datagram_forward(ngx_stream_quic_pt_flow_t *flow,
 
     if (flow->half_open && flow->answered) {
         ngx_stream_quic_pt_flow_confirm(flow);
+    }
+
+    if (flow->route.by == NGX_STREAM_QUIC_LB_CID) {
+        ngx_stream_quic_pt_cid_touch(flow);
     }
 
     ngx_stream_quic_pt_leg_send(leg, data, len, ecn);

@@ -30,6 +30,8 @@ static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_create(
     ngx_stream_quic_pt_flow_t *flow, ngx_stream_quic_lb_route_t *route);
 static ngx_int_t ngx_stream_quic_pt_leg_init_peer(
     ngx_stream_quic_pt_leg_t *leg, ngx_stream_quic_lb_route_t *route);
+static ngx_int_t ngx_stream_quic_pt_leg_init_learned(
+    ngx_stream_quic_pt_leg_t *leg, ngx_stream_quic_lb_route_t *route);
 static ngx_stream_variable_value_t *ngx_stream_quic_pt_leg_variables(
     ngx_stream_quic_pt_leg_t *leg);
 static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_connect(
@@ -59,6 +61,14 @@ ngx_stream_quic_pt_leg_get(ngx_stream_quic_pt_flow_t *flow,
     if (route->server) {
         leg = ngx_stream_quic_pt_leg_find(flow, route->server->sockaddr,
                                           route->server->socklen);
+        if (leg) {
+            return leg;
+        }
+    }
+
+    if (route->by == NGX_STREAM_QUIC_LB_CID) {
+        leg = ngx_stream_quic_pt_leg_find(flow, &route->backend.u.sockaddr,
+                                          route->backend.socklen);
         if (leg) {
             return leg;
         }
@@ -176,6 +186,10 @@ ngx_stream_quic_pt_leg_init_peer(ngx_stream_quic_pt_leg_t *leg,
     ngx_stream_upstream_srv_conf_t  *uscf;
     ngx_stream_quic_pt_flow_t       *flow;
 
+    if (route->by == NGX_STREAM_QUIC_LB_CID) {
+        return ngx_stream_quic_pt_leg_init_learned(leg, route);
+    }
+
     flow = leg->flow;
     s = flow->session;
     saved = *s;
@@ -225,6 +239,43 @@ ngx_stream_quic_pt_leg_init_peer(ngx_stream_quic_pt_leg_t *leg,
 #endif
 
     return rc;
+}
+
+
+/*
+ * The backend of an established connection is no balancer's choice.  It may
+ * even have left the upstream: the connection goes on until it ends.
+ */
+
+static ngx_int_t
+ngx_stream_quic_pt_leg_init_learned(ngx_stream_quic_pt_leg_t *leg,
+    ngx_stream_quic_lb_route_t *route)
+{
+    ngx_str_t              *name;
+    struct sockaddr        *sockaddr;
+    ngx_peer_connection_t  *pc;
+
+    name = ngx_palloc(leg->pool, sizeof(ngx_str_t) + NGX_SOCKADDR_STRLEN);
+    sockaddr = ngx_palloc(leg->pool, route->backend.socklen);
+
+    if (name == NULL || sockaddr == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(sockaddr, &route->backend.u, route->backend.socklen);
+
+    name->data = (u_char *) name + sizeof(ngx_str_t);
+    name->len = ngx_sock_ntop(sockaddr, route->backend.socklen, name->data,
+                              NGX_SOCKADDR_STRLEN, 1);
+
+    pc = &leg->upstream.peer;
+
+    pc->get = ngx_event_get_peer;
+    pc->sockaddr = sockaddr;
+    pc->socklen = route->backend.socklen;
+    pc->name = name;
+
+    return NGX_OK;
 }
 
 

@@ -34,13 +34,15 @@ static ngx_uint_t ngx_stream_quic_pt_is_content(
     ngx_stream_core_srv_conf_t *cscf);
 static ngx_int_t ngx_stream_quic_pt_init_addr(ngx_conf_t *cf,
     ngx_stream_conf_addr_t *addr);
+static ngx_int_t ngx_stream_quic_pt_init_cids(ngx_conf_t *cf,
+    ngx_stream_quic_pt_router_t *router, ngx_stream_conf_addr_t *addr);
 static ngx_int_t ngx_stream_quic_pt_add_upstreams(ngx_conf_t *cf,
     ngx_stream_quic_lb_router_t *router, ngx_stream_core_srv_conf_t *cscf);
 static ngx_int_t ngx_stream_quic_pt_check_upstream(ngx_conf_t *cf,
     ngx_stream_upstream_srv_conf_t *uscf);
 static ngx_stream_core_srv_conf_t *ngx_stream_quic_pt_default_server(
     ngx_listening_t *ls);
-static ngx_stream_quic_lb_router_t *ngx_stream_quic_pt_find_router(
+static ngx_stream_quic_pt_router_t *ngx_stream_quic_pt_find_router(
     ngx_cycle_t *cycle, struct sockaddr *sockaddr, socklen_t socklen);
 
 
@@ -80,6 +82,13 @@ static ngx_command_t  ngx_stream_quic_passthrough_commands[] = {
       NGX_STREAM_SRV_CONF_OFFSET,
       offsetof(ngx_stream_quic_pt_srv_conf_t, sndbuf),
       &ngx_stream_quic_pt_socket_buffer },
+
+    { ngx_string("quic_passthrough_cid_zone"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE12,
+      ngx_stream_quic_pt_cid_zone,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      0,
+      NULL },
 
       ngx_null_command
 };
@@ -145,6 +154,7 @@ ngx_stream_quic_pt_create_srv_conf(ngx_conf_t *cf)
      *     pscf->upstream_value = NULL;
      */
 
+    pscf->cids = NGX_CONF_UNSET_PTR;
     pscf->timeout = NGX_CONF_UNSET_MSEC;
     pscf->rcvbuf = NGX_CONF_UNSET_SIZE;
     pscf->sndbuf = NGX_CONF_UNSET_SIZE;
@@ -159,6 +169,7 @@ ngx_stream_quic_pt_merge_srv_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_stream_quic_pt_srv_conf_t  *prev = parent;
     ngx_stream_quic_pt_srv_conf_t  *conf = child;
 
+    ngx_conf_merge_ptr_value(conf->cids, prev->cids, NULL);
     ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 60000);
 
     ngx_conf_merge_size_value(conf->rcvbuf, prev->rcvbuf, 0);
@@ -409,6 +420,48 @@ ngx_stream_quic_pt_init_addr(ngx_conf_t *cf, ngx_stream_conf_addr_t *addr)
         }
     }
 
+    return ngx_stream_quic_pt_init_cids(cf, router, addr);
+}
+
+
+/* a connection ID is looked up before there is a server to ask */
+
+static ngx_int_t
+ngx_stream_quic_pt_init_cids(ngx_conf_t *cf,
+    ngx_stream_quic_pt_router_t *router, ngx_stream_conf_addr_t *addr)
+{
+    ngx_uint_t                       i;
+    ngx_stream_core_srv_conf_t     **cscfp;
+    ngx_stream_quic_pt_srv_conf_t   *pscf, *first;
+
+    cscfp = addr->servers.elts;
+
+    first = ngx_stream_get_module_srv_conf(cscfp[0]->ctx,
+                                          ngx_stream_quic_passthrough_module);
+
+    for (i = 1; i < addr->servers.nelts; i++) {
+        pscf = ngx_stream_get_module_srv_conf(cscfp[i]->ctx,
+                                          ngx_stream_quic_passthrough_module);
+
+        if (pscf->cids == first->cids
+            || (pscf->cids && first->cids
+                && pscf->cids->zone == first->cids->zone
+                && pscf->cids->timeout == first->cids->timeout))
+        {
+            continue;
+        }
+
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"quic_passthrough_cid_zone\" must be the same in all "
+                      "servers that share a listen address, listen %V, "
+                      "server in %s:%ui", &addr->opt.addr_text,
+                      cscfp[i]->file_name, cscfp[i]->line);
+
+        return NGX_ERROR;
+    }
+
+    router->cids = first->cids;
+
     return NGX_OK;
 }
 
@@ -529,14 +582,14 @@ ngx_stream_quic_pt_srv_conf(ngx_listening_t *ls)
 }
 
 
-ngx_stream_quic_lb_router_t **
+ngx_stream_quic_pt_router_t **
 ngx_stream_quic_pt_routers(ngx_cycle_t *cycle, ngx_listening_t *ls)
 {
     ngx_uint_t                     i;
     ngx_sockaddr_t                 sa;
     ngx_stream_port_t             *port;
     ngx_stream_in_addr_t          *addr;
-    ngx_stream_quic_lb_router_t  **routers;
+    ngx_stream_quic_pt_router_t  **routers;
 #if (NGX_HAVE_INET6)
     ngx_stream_in6_addr_t         *addr6;
 #endif
@@ -544,7 +597,7 @@ ngx_stream_quic_pt_routers(ngx_cycle_t *cycle, ngx_listening_t *ls)
     port = ls->servers;
 
     routers = ngx_palloc(cycle->pool,
-                         port->naddrs * sizeof(ngx_stream_quic_lb_router_t *));
+                         port->naddrs * sizeof(ngx_stream_quic_pt_router_t *));
     if (routers == NULL) {
         return NULL;
     }
@@ -579,7 +632,7 @@ ngx_stream_quic_pt_routers(ngx_cycle_t *cycle, ngx_listening_t *ls)
 }
 
 
-static ngx_stream_quic_lb_router_t *
+static ngx_stream_quic_pt_router_t *
 ngx_stream_quic_pt_find_router(ngx_cycle_t *cycle, struct sockaddr *sockaddr,
     socklen_t socklen)
 {
@@ -597,7 +650,7 @@ ngx_stream_quic_pt_find_router(ngx_cycle_t *cycle, struct sockaddr *sockaddr,
                              socklen, 1)
             == NGX_OK)
         {
-            return &router[i].router;
+            return &router[i];
         }
     }
 

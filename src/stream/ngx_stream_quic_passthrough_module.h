@@ -92,6 +92,7 @@ typedef enum {
     NGX_STREAM_QUIC_PT_REPLIES,           /* to clients */
     NGX_STREAM_QUIC_PT_FLOWS,             /* flows made */
     NGX_STREAM_QUIC_PT_EVICTED,           /* half-open flows evicted */
+    NGX_STREAM_QUIC_PT_LEARNED,           /* connection IDs learned */
     NGX_STREAM_QUIC_PT_MALFORMED,         /* dropped: not QUIC */
     NGX_STREAM_QUIC_PT_UNROUTABLE,        /* dropped: nothing known */
     NGX_STREAM_QUIC_PT_REFUSED_FLOW,      /* dropped: access, limit_conn */
@@ -121,9 +122,18 @@ typedef struct {
 } ngx_stream_quic_pt_main_conf_t;
 
 
+/* "quic_passthrough_cid_zone" */
+
+typedef struct {
+    ngx_shm_zone_t                  *zone;
+    ngx_msec_t                       timeout;     /* of idle IDs */
+} ngx_stream_quic_pt_cids_t;
+
+
 typedef struct {
     ngx_stream_upstream_srv_conf_t  *upstream;
     ngx_stream_complex_value_t      *upstream_value;
+    ngx_stream_quic_pt_cids_t       *cids;        /* NULL: off */
     ngx_msec_t                       timeout;
     size_t                           rcvbuf;      /* octets, 0: system's */
     size_t                           sndbuf;
@@ -136,6 +146,7 @@ typedef struct {
     struct sockaddr                 *sockaddr;
     socklen_t                        socklen;
     ngx_stream_quic_lb_router_t      router;
+    ngx_stream_quic_pt_cids_t       *cids;
 } ngx_stream_quic_pt_router_t;
 
 
@@ -287,7 +298,7 @@ struct ngx_stream_quic_pt_listener_s {
     ngx_stream_quic_pt_worker_t     *worker;
     ngx_listening_t                 *listening;
     ngx_stream_quic_pt_socket_t      socket;      /* a dup */
-    ngx_stream_quic_lb_router_t    **routers;     /* as the addresses */
+    ngx_stream_quic_pt_router_t    **routers;     /* as the addresses */
     ngx_event_t                      poll;        /* for a free socket */
     ngx_event_t                      options;     /* to set them */
     ngx_uint_t                       exiting;     /* unsigned  exiting:1; */
@@ -330,6 +341,7 @@ struct ngx_stream_quic_pt_flow_s {
     /* the last decision: good as long as the DCID repeats */
     ngx_stream_quic_lb_route_t       route;
     ngx_stream_quic_pt_leg_t        *route_leg;
+    ngx_msec_t                       touched;     /* its learned DCID */
 
     ngx_stream_quic_pt_conn_t        conns[NGX_STREAM_QUIC_PT_CONNS];
     ngx_uint_t                       nconns;      /* ever made */
@@ -408,7 +420,7 @@ struct ngx_stream_quic_pt_leg_s {
 ngx_uint_t ngx_stream_quic_pt_listening(ngx_listening_t *ls);
 ngx_stream_quic_pt_srv_conf_t *ngx_stream_quic_pt_srv_conf(
     ngx_listening_t *ls);
-ngx_stream_quic_lb_router_t **ngx_stream_quic_pt_routers(ngx_cycle_t *cycle,
+ngx_stream_quic_pt_router_t **ngx_stream_quic_pt_routers(ngx_cycle_t *cycle,
     ngx_listening_t *ls);
 
 /* _counters.c */
@@ -526,7 +538,7 @@ void ngx_stream_quic_pt_flow_done(ngx_stream_quic_pt_worker_t *worker);
  */
 
 ngx_int_t ngx_stream_quic_pt_route_decide(ngx_stream_quic_pt_flow_t *flow,
-    ngx_stream_quic_lb_router_t *router, struct sockaddr *client,
+    ngx_stream_quic_pt_router_t *router, struct sockaddr *client,
     struct sockaddr *local, quic_lb_packet_t *pkt,
     ngx_stream_quic_lb_route_t *route, ngx_stream_quic_pt_leg_t **leg);
 ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_route_repeated(
@@ -538,8 +550,24 @@ void ngx_stream_quic_pt_route_learn_server(ngx_stream_quic_pt_leg_t *leg,
 void ngx_stream_quic_pt_route_forget(ngx_stream_quic_pt_leg_t *leg);
 ngx_uint_t ngx_stream_quic_pt_route_begins(quic_lb_packet_t *pkt,
     u_char *data, size_t len);
-ngx_stream_quic_lb_router_t *ngx_stream_quic_pt_route_router(
+ngx_stream_quic_pt_router_t *ngx_stream_quic_pt_route_router(
     ngx_stream_quic_pt_listener_t *listener, struct sockaddr *local);
+
+/*
+ * _cid.c: learned connection IDs.  zone is the setter of its directive.  route
+ * returns NGX_OK with |route| set to the backend that has issued the DCID of
+ * |pkt|, or NGX_DECLINED.  learn takes the SCID of |pkt|, which the backend of
+ * |leg| has sent.  touch, to be called for what the client sends on a |flow|
+ * whose route is by CID, keeps the ID.
+ */
+
+char *ngx_stream_quic_pt_cid_zone(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+ngx_int_t ngx_stream_quic_pt_cid_route(ngx_stream_quic_pt_cids_t *cids,
+    quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route);
+void ngx_stream_quic_pt_cid_learn(ngx_stream_quic_pt_leg_t *leg,
+    quic_lb_packet_t *pkt);
+void ngx_stream_quic_pt_cid_touch(ngx_stream_quic_pt_flow_t *flow);
 
 /*
  * _leg.c.  get returns the flow's leg to the backend that |route| names, made

@@ -9,6 +9,7 @@
  * the first match wins:
  *
  *   the DCID repeats                                   the same leg
+ *   the DCID has been learned from a backend           that backend
  *   the DCID decodes to a server                       that server
  *   it decodes, "unmapped maglev"                      Maglev over server ID
  *   long header, connection seen on this flow          its leg
@@ -97,7 +98,7 @@ ngx_stream_quic_pt_route_repeated(ngx_stream_quic_pt_flow_t *flow,
 
 ngx_int_t
 ngx_stream_quic_pt_route_decide(ngx_stream_quic_pt_flow_t *flow,
-    ngx_stream_quic_lb_router_t *router, struct sockaddr *client,
+    ngx_stream_quic_pt_router_t *router, struct sockaddr *client,
     struct sockaddr *local, quic_lb_packet_t *pkt,
     ngx_stream_quic_lb_route_t *route, ngx_stream_quic_pt_leg_t **leg)
 {
@@ -111,7 +112,17 @@ ngx_stream_quic_pt_route_decide(ngx_stream_quic_pt_flow_t *flow,
         return NGX_DECLINED;
     }
 
-    if (ngx_stream_quic_lb_router_route(router, pkt, route) == NGX_OK) {
+    /* first, as a random ID may look as if it named a server */
+
+    if (router->cids
+        && ngx_stream_quic_pt_cid_route(router->cids, pkt, route) == NGX_OK)
+    {
+        return NGX_OK;
+    }
+
+    if (ngx_stream_quic_lb_router_route(&router->router, pkt, route)
+        == NGX_OK)
+    {
         return NGX_OK;
     }
 
@@ -302,6 +313,12 @@ ngx_stream_quic_pt_route_learn_server(ngx_stream_quic_pt_leg_t *leg,
 
     conn = ngx_stream_quic_pt_route_conn_find(flow, client_cid, server_cid);
 
+    if (conn && conn->leg == leg && conn->server_cid == server_cid) {
+        return;
+    }
+
+    ngx_stream_quic_pt_cid_learn(leg, &pkt);
+
     if (conn && conn->leg == leg) {
         conn->server_cid = server_cid;
         return;
@@ -371,7 +388,7 @@ ngx_stream_quic_pt_route_begins(quic_lb_packet_t *pkt, u_char *data,
  * serve other addresses of its port too.
  */
 
-ngx_stream_quic_lb_router_t *
+ngx_stream_quic_pt_router_t *
 ngx_stream_quic_pt_route_router(ngx_stream_quic_pt_listener_t *listener,
     struct sockaddr *local)
 {

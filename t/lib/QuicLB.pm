@@ -13,7 +13,7 @@ package QuicLB;
 #   $t->start();
 #   my $report = $t->client('--connect', "127.0.0.1:$port", 'run', 'get:/');
 #   ok($report->{ok}, 'answered') or $t->explain($report);
-#   $t->done();                         # checks of its own; done_testing()
+#   $t->done();                         # check() and done_testing()
 #
 # nginx:
 #   conf(%parts)        nginx.conf; parts: main, events, stream, http, workers
@@ -51,9 +51,9 @@ package QuicLB;
 # Environment: NGINX_BIN, QUIC_LB_LOAD (t/env sets them); QUIC_LB_KEEP=1
 # keeps the test's folder.
 #
-# When the test ends, done() fails it for an [alert] or [emerg] in error.log,
+# When the test ends, check() fails it for an [alert] or [emerg] in error.log,
 # a sanitizer's report anywhere, or a traceback of a server or client; a test
-# that never calls done() gets the same as a failing exit status.
+# that never calls either gets the same as a failing exit status.
 
 use strict;
 use warnings;
@@ -622,6 +622,16 @@ sub expect_log {
 sub done {
     my ($self) = @_;
 
+    $self->check();
+    Test::More::done_testing();
+}
+
+
+# stops all; done() without the end of the tests, where there are two harnesses
+
+sub check {
+    my ($self) = @_;
+
     $self->cleanup();
     my %faults = $self->faults();
 
@@ -630,7 +640,6 @@ sub done {
     }
 
     $self->{checked} = 1;
-    Test::More::done_testing();
 }
 
 

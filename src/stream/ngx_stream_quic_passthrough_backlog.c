@@ -28,16 +28,13 @@ static ngx_uint_t ngx_stream_quic_pt_backlog_flags(ngx_connection_t *c);
 
 
 void
-ngx_stream_quic_pt_backlog_init(ngx_stream_quic_pt_socket_t *sock,
-    ngx_connection_t *c)
+ngx_stream_quic_pt_backlog_init(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_socket_t *sock, ngx_connection_t *c)
 {
     sock->connection = c;
+    sock->plain = worker->plain;
 
     ngx_queue_init(&sock->backlog);
-
-#if !(NGX_HAVE_UDP_SEGMENT)
-    sock->plain = 1;
-#endif
 }
 
 
@@ -99,6 +96,8 @@ ngx_stream_quic_pt_backlog_copy(ngx_stream_quic_pt_tx_t *tx,
     w->piece.data = w->data;
     w->piece.len = run->size;
     w->piece.next = NULL;
+
+    w->size = run->size;
 
     w->run = *run;
     w->run.pieces = &w->piece;
@@ -193,7 +192,7 @@ ngx_stream_quic_pt_backlog_remove(ngx_stream_quic_pt_socket_t *sock,
     ngx_stream_quic_pt_waiting_t *w)
 {
     ngx_queue_remove(&w->queue);
-    sock->size -= w->run.size;
+    sock->size -= w->size;
 
     ngx_free(w);
 }

@@ -439,12 +439,15 @@ ngx_stream_quic_pt_leg_start(ngx_stream_quic_pt_leg_t *leg)
         (void) ngx_del_event(c->write, NGX_WRITE_EVENT, NGX_CLEAR_EVENT);
     }
 
-    ngx_stream_quic_pt_udp_options(c->fd, pc->sockaddr->sa_family, 1, c->log);
+    /* what the system lacks is told for the listening sockets */
+
+    ngx_stream_quic_pt_udp_options(c->fd, pc->sockaddr->sa_family, 1,
+                                   &flow->listener->worker->quiet);
 
     (void) ngx_stream_quic_pt_udp_buffer(c->fd, SO_SNDBUF, flow->sndbuf,
                                          c->log);
 
-    ngx_stream_quic_pt_backlog_init(&leg->socket, c);
+    ngx_stream_quic_pt_backlog_init(flow->listener->worker, &leg->socket, c);
 
     leg->tx.socket = &leg->socket;
     leg->tx.family = pc->sockaddr->sa_family;
@@ -490,7 +493,7 @@ ngx_stream_quic_pt_leg_take_over(ngx_stream_quic_pt_leg_t *leg,
 
     leg->upstream.peer.connection = c;
     ngx_stream_quic_pt_backlog_drop(flow->listener->worker, &old->socket);
-    ngx_stream_quic_pt_backlog_init(&leg->socket, c);
+    ngx_stream_quic_pt_backlog_init(flow->listener->worker, &leg->socket, c);
 
     leg->socket.plain = old->socket.plain;
     leg->socket.overflow = old->socket.overflow;

@@ -441,10 +441,11 @@ ngx_stream_quic_pt_listen_open(ngx_stream_quic_pt_worker_t *worker,
 static ngx_int_t
 ngx_stream_quic_pt_listen_connection(ngx_stream_quic_pt_listener_t *listener)
 {
-    ngx_log_t         *log;
-    ngx_socket_t       fd;
-    ngx_listening_t   *ls;
-    ngx_connection_t  *c;
+    ngx_log_t                    *log;
+    ngx_socket_t                  fd;
+    ngx_listening_t              *ls;
+    ngx_connection_t             *c;
+    ngx_stream_quic_pt_worker_t  *worker;
 
     ls = listener->listening;
     log = listener->worker->log;
@@ -468,7 +469,13 @@ ngx_stream_quic_pt_listen_connection(ngx_stream_quic_pt_listener_t *listener)
         return NGX_ERROR;
     }
 
-    ngx_stream_quic_pt_backlog_init(&listener->socket, c);
+    worker = listener->worker;
+
+    if (!worker->plain) {
+        worker->plain = ngx_stream_quic_pt_udp_plain(fd, log);
+    }
+
+    ngx_stream_quic_pt_backlog_init(worker, &listener->socket, c);
     listener->socket.overflow = ngx_stream_quic_pt_udp_overflow(fd);
 
     c->type = SOCK_DGRAM;

@@ -182,7 +182,8 @@ struct ngx_stream_quic_pt_run_s {
     size_t                           size;        /* octets */
     ngx_uint_t                       segments;
     ngx_uint_t                       ecn;
-    ngx_uint_t                       closed;      /* unsigned  closed:1; */
+    unsigned                         closed:1;    /* its last one is less */
+    unsigned                         plain:1;     /* to go one by one */
     ngx_stream_quic_pt_run_t        *next;
 };
 
@@ -216,6 +217,7 @@ typedef struct {
 
 typedef struct {
     ngx_queue_t                      queue;
+    size_t                           size;        /* octets */
     socklen_t                        socklen;     /* 0: connected */
     ngx_sockaddr_t                   sockaddr;
     ngx_sockaddr_t                   local;       /* sa_family 0: as bound */
@@ -277,6 +279,10 @@ struct ngx_stream_quic_pt_worker_s {
     ngx_uint_t                       nlegs;
     ngx_uint_t                       leg_limit;   /* open files */
     size_t                           queued;      /* octets that wait */
+
+    ngx_uint_t                       no_batches;  /* recvmmsg(), sendmmsg() */
+    ngx_uint_t                       plain;       /* no UDP_SEGMENT at all */
+    ngx_uint_t                       no_segments; /* unsigned no_segments:1; */
 
     /* when it was last logged, so that a flood is not a flood of lines */
     time_t                           no_room;
@@ -450,6 +456,7 @@ void ngx_stream_quic_pt_listen_exit_process(ngx_cycle_t *cycle);
  * sends at the next flush; flush counts what left in |tx->counter| and
  * returns 0, or the error of a connected socket that told of an earlier
  * datagram.  send returns the first run that the socket has no room for.
+ * plain tells, and logs, whether the system lacks UDP_SEGMENT.
  */
 
 ngx_int_t ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
@@ -465,6 +472,7 @@ void ngx_stream_quic_pt_udp_options(ngx_socket_t fd, ngx_uint_t family,
     ngx_uint_t on, ngx_log_t *log);
 ngx_int_t ngx_stream_quic_pt_udp_buffer(ngx_socket_t fd, int name, size_t size,
     ngx_log_t *log);
+ngx_uint_t ngx_stream_quic_pt_udp_plain(ngx_socket_t fd, ngx_log_t *log);
 uint32_t ngx_stream_quic_pt_udp_overflow(ngx_socket_t fd);
 
 /*
@@ -485,8 +493,8 @@ ngx_uint_t ngx_stream_quic_pt_backend_silent(ngx_stream_quic_pt_leg_t *leg);
 
 /* _backlog.c: what waits for a full socket */
 
-void ngx_stream_quic_pt_backlog_init(ngx_stream_quic_pt_socket_t *sock,
-    ngx_connection_t *c);
+void ngx_stream_quic_pt_backlog_init(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_socket_t *sock, ngx_connection_t *c);
 void ngx_stream_quic_pt_backlog_add(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run);
 void ngx_stream_quic_pt_backlog_send(ngx_stream_quic_pt_worker_t *worker,

@@ -6,8 +6,8 @@
 
 /*
  * Batched datagram I/O: recvmmsg() with UDP_GRO, sendmmsg() with UDP_SEGMENT,
- * and the plain calls where the system has less.  Nothing is copied: runs to
- * be sent refer to the buffers that were read.
+ * and the plain calls where the kernel has less or a sandbox forbids them.
+ * Nothing is copied: runs to be sent refer to the buffers that were read.
  */
 
 
@@ -28,13 +28,14 @@
 #define NGX_STREAM_QUIC_PT_ECN        0x03    /* of the TOS octet */
 
 
-#if !(NGX_QUIC_LB_HAVE_MMSG)
+/* Linux: udp.h; an older one of the C library may lack them */
 
-struct mmsghdr {
-    struct msghdr  msg_hdr;
-    unsigned int   msg_len;
-};
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT                   103
+#endif
 
+#ifndef UDP_GRO
+#define UDP_GRO                       104
 #endif
 
 
@@ -44,24 +45,32 @@ typedef union {
 } ngx_stream_quic_pt_control_t;
 
 
-static int ngx_stream_quic_pt_udp_recvmmsg(ngx_socket_t fd,
+static int ngx_stream_quic_pt_udp_recvmmsg(
+    ngx_stream_quic_pt_worker_t *worker, ngx_socket_t fd,
     struct mmsghdr *msgs, ngx_uint_t n);
 static void ngx_stream_quic_pt_udp_read_control(struct msghdr *msg,
     ngx_stream_quic_pt_message_t *m);
 static ngx_uint_t ngx_stream_quic_pt_udp_extends(ngx_stream_quic_pt_run_t *run,
     size_t len, ngx_uint_t ecn, ngx_uint_t plain);
-static int ngx_stream_quic_pt_udp_sendmmsg(ngx_socket_t fd,
+static int ngx_stream_quic_pt_udp_sendmmsg(
+    ngx_stream_quic_pt_worker_t *worker, ngx_socket_t fd,
     struct mmsghdr *msgs, ngx_uint_t n);
+static void ngx_stream_quic_pt_udp_no_batches(
+    ngx_stream_quic_pt_worker_t *worker, const char *call);
 static void ngx_stream_quic_pt_udp_fill(ngx_stream_quic_pt_tx_t *tx,
     ngx_stream_quic_pt_run_t *run, struct msghdr *msg, struct iovec *iov,
     ngx_stream_quic_pt_control_t *control);
 static void ngx_stream_quic_pt_udp_fill_control(ngx_stream_quic_pt_tx_t *tx,
     ngx_stream_quic_pt_run_t *run, struct msghdr *msg);
-static void ngx_stream_quic_pt_udp_refused(ngx_stream_quic_pt_worker_t *worker,
-    ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run, ngx_err_t err);
 static ngx_int_t ngx_stream_quic_pt_udp_send_plain(
     ngx_stream_quic_pt_worker_t *worker, ngx_stream_quic_pt_tx_t *tx,
     ngx_stream_quic_pt_run_t *run);
+static void ngx_stream_quic_pt_udp_consume(ngx_stream_quic_pt_run_t *run,
+    size_t len);
+static ngx_uint_t ngx_stream_quic_pt_udp_refused(ngx_stream_quic_pt_run_t *run,
+    ngx_err_t err);
+static void ngx_stream_quic_pt_udp_set_plain(
+    ngx_stream_quic_pt_worker_t *worker, ngx_stream_quic_pt_socket_t *sock);
 static void ngx_stream_quic_pt_udp_dropped(ngx_stream_quic_pt_worker_t *worker,
     ngx_err_t err, ngx_uint_t n);
 static void ngx_stream_quic_pt_udp_option(ngx_socket_t fd, int level, int name,
@@ -103,7 +112,7 @@ ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
         msg->msg_flags = 0;
     }
 
-    n = ngx_stream_quic_pt_udp_recvmmsg(sock->connection->fd, msgs,
+    n = ngx_stream_quic_pt_udp_recvmmsg(worker, sock->connection->fd, msgs,
                                         NGX_STREAM_QUIC_PT_MESSAGES);
     if (n == -1) {
         return (ngx_socket_errno == NGX_EAGAIN) ? 0 : NGX_ERROR;
@@ -135,18 +144,28 @@ ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
 }
 
 
+/* a filter of system calls answers ENOSYS or, also, EPERM */
+
 static int
-ngx_stream_quic_pt_udp_recvmmsg(ngx_socket_t fd, struct mmsghdr *msgs,
-    ngx_uint_t n)
+ngx_stream_quic_pt_udp_recvmmsg(ngx_stream_quic_pt_worker_t *worker,
+    ngx_socket_t fd, struct mmsghdr *msgs, ngx_uint_t n)
 {
-#if (NGX_QUIC_LB_HAVE_MMSG)
-
-    return recvmmsg(fd, msgs, n, MSG_DONTWAIT, NULL);
-
-#else
-
+    int         rc;
     ssize_t     len;
     ngx_uint_t  i;
+
+    if (!worker->no_batches) {
+        rc = recvmmsg(fd, msgs, n, MSG_DONTWAIT, NULL);
+
+        if (rc != -1
+            || (ngx_socket_errno != NGX_ENOSYS
+                && ngx_socket_errno != NGX_EPERM))
+        {
+            return rc;
+        }
+
+        ngx_stream_quic_pt_udp_no_batches(worker, "recvmmsg()");
+    }
 
     for (i = 0; i < n; i++) {
         len = recvmsg(fd, &msgs[i].msg_hdr, MSG_DONTWAIT);
@@ -159,8 +178,6 @@ ngx_stream_quic_pt_udp_recvmmsg(ngx_socket_t fd, struct mmsghdr *msgs,
     }
 
     return n;
-
-#endif
 }
 
 
@@ -191,7 +208,6 @@ ngx_stream_quic_pt_udp_read_control(struct msghdr *msg,
         }
 #endif
 
-#if (NGX_QUIC_LB_HAVE_UDP_GRO)
         if (cmsg->cmsg_level == SOL_UDP && cmsg->cmsg_type == UDP_GRO) {
             ngx_memcpy(&value, CMSG_DATA(cmsg), sizeof(int));
 
@@ -201,7 +217,6 @@ ngx_stream_quic_pt_udp_read_control(struct msghdr *msg,
 
             continue;
         }
-#endif
 
         if (cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SO_RXQ_OVFL) {
             ngx_memcpy(&m->overflow, CMSG_DATA(cmsg), sizeof(uint32_t));
@@ -326,20 +341,33 @@ ngx_stream_quic_pt_udp_send(ngx_stream_quic_pt_worker_t *worker,
 
     while (run) {
 
+        if (run->plain) {
+
+            if (ngx_stream_quic_pt_udp_send_plain(worker, tx, run) != NGX_OK) {
+                break;
+            }
+
+            run = run->next;
+            continue;
+        }
+
         niov = 0;
         next = run;
 
         /* a run has at most as many pieces as datagrams */
 
-        for (i = 0; next && i < NGX_STREAM_QUIC_PT_MESSAGES; i++) {
+        for (i = 0;
+             next && !next->plain && i < NGX_STREAM_QUIC_PT_MESSAGES;
+             i++)
+        {
             ngx_stream_quic_pt_udp_fill(tx, next, &msgs[i].msg_hdr,
                                         &iov[niov], &control[i]);
             niov += msgs[i].msg_hdr.msg_iovlen;
             next = next->next;
         }
 
-        n = ngx_stream_quic_pt_udp_sendmmsg(tx->socket->connection->fd, msgs,
-                                            i);
+        n = ngx_stream_quic_pt_udp_sendmmsg(worker, tx->socket->connection->fd,
+                                            msgs, i);
 
         if (n > 0) {
 
@@ -372,7 +400,12 @@ ngx_stream_quic_pt_udp_send(ngx_stream_quic_pt_worker_t *worker,
             continue;
         }
 
-        ngx_stream_quic_pt_udp_refused(worker, tx, run, err);
+        if (ngx_stream_quic_pt_udp_refused(run, err)) {
+            run->plain = 1;
+            continue;
+        }
+
+        ngx_stream_quic_pt_udp_dropped(worker, err, run->segments);
         run = run->next;
     }
 
@@ -384,17 +417,24 @@ ngx_stream_quic_pt_udp_send(ngx_stream_quic_pt_worker_t *worker,
 }
 
 
+/* here EPERM is what a packet filter answers */
+
 static int
-ngx_stream_quic_pt_udp_sendmmsg(ngx_socket_t fd, struct mmsghdr *msgs,
-    ngx_uint_t n)
+ngx_stream_quic_pt_udp_sendmmsg(ngx_stream_quic_pt_worker_t *worker,
+    ngx_socket_t fd, struct mmsghdr *msgs, ngx_uint_t n)
 {
-#if (NGX_QUIC_LB_HAVE_MMSG)
-
-    return sendmmsg(fd, msgs, n, MSG_DONTWAIT);
-
-#else
-
+    int         rc;
     ngx_uint_t  i;
+
+    if (!worker->no_batches) {
+        rc = sendmmsg(fd, msgs, n, MSG_DONTWAIT);
+
+        if (rc != -1 || ngx_socket_errno != NGX_ENOSYS) {
+            return rc;
+        }
+
+        ngx_stream_quic_pt_udp_no_batches(worker, "sendmmsg()");
+    }
 
     for (i = 0; i < n; i++) {
         if (sendmsg(fd, &msgs[i].msg_hdr, MSG_DONTWAIT) == -1) {
@@ -403,8 +443,17 @@ ngx_stream_quic_pt_udp_sendmmsg(ngx_socket_t fd, struct mmsghdr *msgs,
     }
 
     return n;
+}
 
-#endif
+
+static void
+ngx_stream_quic_pt_udp_no_batches(ngx_stream_quic_pt_worker_t *worker,
+    const char *call)
+{
+    ngx_log_error(NGX_LOG_NOTICE, worker->log, ngx_socket_errno,
+                  "%s failed, reading and sending messages one by one", call);
+
+    worker->no_batches = 1;
 }
 
 
@@ -446,10 +495,8 @@ ngx_stream_quic_pt_udp_fill_control(ngx_stream_quic_pt_tx_t *tx,
 {
     int              ecn;
     size_t           len;
-    struct cmsghdr  *cmsg;
-#if (NGX_HAVE_UDP_SEGMENT)
     uint16_t         segment;
-#endif
+    struct cmsghdr  *cmsg;
 
     cmsg = CMSG_FIRSTHDR(msg);
     len = 0;
@@ -479,7 +526,6 @@ ngx_stream_quic_pt_udp_fill_control(ngx_stream_quic_pt_tx_t *tx,
         cmsg = CMSG_NXTHDR(msg, cmsg);
     }
 
-#if (NGX_HAVE_UDP_SEGMENT)
     if (run->segments > 1) {
         segment = run->segment;
 
@@ -490,98 +536,134 @@ ngx_stream_quic_pt_udp_fill_control(ngx_stream_quic_pt_tx_t *tx,
 
         len += CMSG_SPACE(sizeof(uint16_t));
     }
-#endif
 
     msg->msg_controllen = len;
 }
 
 
 /*
- * Some interfaces and virtual machines refuse UDP_SEGMENT.  It also fails for
- * datagrams over the MTU, which tells nothing about the others.
+ * Sends the datagrams of |run| one by one, and takes them out of it.  Returns
+ * NGX_AGAIN if there is no room for the rest, else NGX_OK.
  */
-
-static void
-ngx_stream_quic_pt_udp_refused(ngx_stream_quic_pt_worker_t *worker,
-    ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run, ngx_err_t err)
-{
-    ngx_connection_t  *c;
-
-    if (run->segments == 1
-        || (err != EIO && err != NGX_EINVAL && err != EMSGSIZE))
-    {
-        ngx_stream_quic_pt_udp_dropped(worker, err, run->segments);
-        return;
-    }
-
-    if (ngx_stream_quic_pt_udp_send_plain(worker, tx, run) != NGX_OK
-        || tx->socket->plain)
-    {
-        return;
-    }
-
-    tx->socket->plain = 1;
-
-    c = tx->socket->connection;
-
-    ngx_log_error(NGX_LOG_INFO, c->log, err,
-                  "UDP_SEGMENT failed, sending datagrams one by one");
-}
-
-
-/* returns NGX_OK if a datagram as large as the run's has left */
 
 static ngx_int_t
 ngx_stream_quic_pt_udp_send_plain(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run)
 {
-    u_char                        *p, *last;
-    size_t                         len;
-    ngx_int_t                      rc;
+    ngx_err_t                      err;
+    ngx_uint_t                     told;
     struct iovec                   iov;
     struct msghdr                  msg;
     ngx_stream_quic_pt_run_t       single;
-    ngx_stream_quic_pt_piece_t    *piece, part;
+    ngx_stream_quic_pt_piece_t     part;
     ngx_stream_quic_pt_control_t   control;
 
     single = *run;
     single.segments = 1;
     single.pieces = &part;
-    part.next = NULL;
 
-    rc = NGX_ERROR;
+    told = (tx->sockaddr != NULL);
 
-    for (piece = run->pieces; piece; piece = piece->next) {
+    while (run->segments) {
 
-        p = piece->data;
-        last = p + piece->len;
+        part = *run->pieces;
+        part.len = ngx_min(run->segment, part.len);
+        part.next = NULL;
 
-        while (p < last) {
-            len = ngx_min(run->segment, (size_t) (last - p));
+        ngx_stream_quic_pt_udp_fill(tx, &single, &msg, &iov, &control);
 
-            part.data = p;
-            part.len = len;
+        if (sendmsg(tx->socket->connection->fd, &msg, MSG_DONTWAIT) != -1) {
+            ngx_stream_quic_pt_count(worker, tx->counter, 1);
 
-            ngx_stream_quic_pt_udp_fill(tx, &single, &msg, &iov, &control);
-
-            if (sendmsg(tx->socket->connection->fd, &msg, MSG_DONTWAIT)
-                == -1)
-            {
-                ngx_stream_quic_pt_udp_dropped(worker, ngx_socket_errno, 1);
-
-            } else {
-                ngx_stream_quic_pt_count(worker, tx->counter, 1);
-
-                if (len == run->segment) {
-                    rc = NGX_OK;
-                }
+            if (part.len == run->segment) {
+                ngx_stream_quic_pt_udp_set_plain(worker, tx->socket);
             }
 
-            p += len;
+        } else {
+            err = ngx_socket_errno;
+
+            if (err == NGX_EAGAIN) {
+                return NGX_AGAIN;
+            }
+
+            if (err == NGX_EINTR) {
+                continue;
+            }
+
+            if (!told && err != EMSGSIZE) {
+
+                /* it was told of an earlier datagram */
+
+                told = 1;
+                continue;
+            }
+
+            ngx_stream_quic_pt_udp_dropped(worker, err, 1);
         }
+
+        ngx_stream_quic_pt_udp_consume(run, part.len);
     }
 
-    return rc;
+    return NGX_OK;
+}
+
+
+/* the first |len| octets of |run|, a datagram, are done with */
+
+static void
+ngx_stream_quic_pt_udp_consume(ngx_stream_quic_pt_run_t *run, size_t len)
+{
+    ngx_stream_quic_pt_piece_t  *piece;
+
+    piece = run->pieces;
+
+    piece->data += len;
+    piece->len -= len;
+
+    if (piece->len == 0) {
+        run->pieces = piece->next;
+    }
+
+    run->size -= len;
+    run->segments--;
+}
+
+
+/*
+ * Whether UDP_SEGMENT was refused, as some interfaces and virtual machines do.
+ * It also fails for datagrams over the MTU, which tells nothing about others.
+ */
+
+static ngx_uint_t
+ngx_stream_quic_pt_udp_refused(ngx_stream_quic_pt_run_t *run, ngx_err_t err)
+{
+    return run->segments > 1
+           && (err == EIO || err == NGX_EINVAL || err == EMSGSIZE
+               || err == ENOPROTOOPT || err == NGX_EOPNOTSUPP);
+}
+
+
+/* one by one a datagram of the size has left: the size was not the reason */
+
+static void
+ngx_stream_quic_pt_udp_set_plain(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_socket_t *sock)
+{
+    if (sock->plain) {
+        return;
+    }
+
+    sock->plain = 1;
+
+    if (worker->no_segments) {
+        return;
+    }
+
+    worker->no_segments = 1;
+
+    ngx_log_error(NGX_LOG_NOTICE, worker->log, 0,
+                  "UDP_SEGMENT failed, sending datagrams one by one "
+                  "on such sockets");
 }
 
 
@@ -607,9 +689,7 @@ void
 ngx_stream_quic_pt_udp_options(ngx_socket_t fd, ngx_uint_t family,
     ngx_uint_t on, ngx_log_t *log)
 {
-#if (NGX_QUIC_LB_HAVE_UDP_GRO)
     ngx_stream_quic_pt_udp_option(fd, SOL_UDP, UDP_GRO, on, "UDP_GRO", log);
-#endif
 
     ngx_stream_quic_pt_udp_option(fd, SOL_SOCKET, SO_RXQ_OVFL, on,
                                   "SO_RXQ_OVFL", log);
@@ -650,6 +730,30 @@ ngx_stream_quic_pt_udp_option(ngx_socket_t fd, int level, int name, int value,
         ngx_log_error(NGX_LOG_INFO, log, ngx_socket_errno,
                       "setsockopt(%s) failed, ignored", text);
     }
+}
+
+
+/*
+ * A kernel without UDP_SEGMENT (Linux before 4.18) does not refuse it when it
+ * sends, but makes one datagram of all.
+ */
+
+ngx_uint_t
+ngx_stream_quic_pt_udp_plain(ngx_socket_t fd, ngx_log_t *log)
+{
+    int        value;
+    socklen_t  len;
+
+    len = sizeof(int);
+
+    if (getsockopt(fd, SOL_UDP, UDP_SEGMENT, (void *) &value, &len) == 0) {
+        return 0;
+    }
+
+    ngx_log_error(NGX_LOG_NOTICE, log, ngx_socket_errno,
+                  "no UDP_SEGMENT, sending datagrams one by one");
+
+    return 1;
 }
 
 

@@ -17,11 +17,18 @@
  *
  *     open N                      N more flows; each server answers, and the
  *                                 client sends again
- *     up PACKETS RATE TRAIN GSO   the flows in turn send trains to the servers
- *     down PACKETS RATE TRAIN GSO the other way
+ *     up PACKETS RATE TRAIN GSO [PID]
+ *                                 the flows in turn send trains to the servers
+ *     down PACKETS RATE TRAIN GSO [PID]
+ *                                 the other way
  *     unknown PACKETS RATE TRAIN GSO
  *                                 as up, from addresses without a flow and
  *                                 with connection IDs of no server
+ *
+ * PID is the relay's process.  It is stopped while a window is sent and goes on
+ * until it has relayed all of it, again and again: a load that shares the
+ * machine with a relay may not be fast enough to keep its queue from running
+ * empty, and then it is the load's speed that is measured.
  *
  * RATE is in packets per second, 0 for saturation.  TRAIN is the number of
  * packets of one flow in succession, GSO is 1 for one UDP_SEGMENT send.
@@ -35,6 +42,7 @@
 #include "quic_lb_error.h"
 
 #include <getopt.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -63,6 +71,7 @@
  */
 
 #define WINDOW         2048
+#define HELD           1024              /* for a relay that is stopped */
 #define FLOW_WINDOW    64
 #define OPEN_WINDOW    512               /* flows without an answer */
 
@@ -98,6 +107,7 @@ typedef struct {
     uint64_t            rate;
     unsigned            train;
     int                 gso;
+    pid_t               relay;           /* to be stopped, 0: none */
     uint64_t            sent;
     uint64_t            received;
     uint64_t            lost;            /* given up */
@@ -120,6 +130,7 @@ static void mark(uint8_t *data, unsigned kind, unsigned index);
 static void packets(uint8_t *data, unsigned n, const uint8_t *cid);
 static void run(job_t *job, unsigned (*step)(job_t *, unsigned),
     void (*drain)(job_t *));
+static void hold(job_t *job, int signal);
 static void wait_due(job_t *job, uint64_t start, void (*drain)(job_t *));
 static unsigned under_way(job_t *job);
 static unsigned up(job_t *job, unsigned n);
@@ -547,8 +558,22 @@ run(job_t *job, unsigned (*step)(job_t *, unsigned), void (*drain)(job_t *))
             wait_due(job, start, drain);
         }
 
+        if (job->relay && under_way(job) == 0) {
+            hold(job, SIGSTOP);
+        }
+
         n = step(job, n);
         job->sent += n;
+
+        if (job->relay && (n == 0 || job->sent == job->packets)) {
+            hold(job, SIGCONT);
+
+            while (under_way(job)) {
+                drain(job);
+            }
+
+            continue;
+        }
 
         if (n == 0 || ++trains % DRAIN_EVERY == 0) {
             drain(job);
@@ -562,6 +587,17 @@ run(job_t *job, unsigned (*step)(job_t *, unsigned), void (*drain)(job_t *))
     printf("ok sent=%llu received=%llu seconds=%.6f\n",
            (unsigned long long) job->sent, (unsigned long long) job->received,
            (double) (load_now() - start) / 1e9);
+}
+
+
+static void
+hold(job_t *job, int signal)
+{
+    if (kill(job->relay, signal) == -1) {
+        load_die("kill");
+    }
+
+    job->progress = load_now();
 }
 
 
@@ -599,7 +635,7 @@ up(job_t *job, unsigned n)
     flow_t       *flow;
     load_path_t   path;
 
-    if (under_way(job) + n > WINDOW) {
+    if (under_way(job) + n > (job->relay ? HELD : WINDOW)) {
         return 0;
     }
 
@@ -621,7 +657,7 @@ down(job_t *job, unsigned n)
     unsigned      i;
     load_path_t   path;
 
-    if (under_way(job) + n > WINDOW) {
+    if (under_way(job) + n > (job->relay ? HELD : WINDOW)) {
         return 0;
     }
 
@@ -768,7 +804,7 @@ settle(void)
 static void
 command(char *line)
 {
-    int                 gso;
+    int                 gso, found, relay;
     char                verb[16];
     job_t               job;
     unsigned            n, train;
@@ -779,9 +815,12 @@ command(char *line)
         return;
     }
 
-    if (sscanf(line, "%15s %llu %llu %u %d", verb, &packets, &rate, &train,
-               &gso)
-        != 5 || train == 0 || train > BENCH_SEGMENTS
+    relay = 0;
+
+    found = sscanf(line, "%15s %llu %llu %u %d %d", verb, &packets, &rate,
+                   &train, &gso, &relay);
+
+    if (found < 5 || train == 0 || train > BENCH_SEGMENTS
         || train * size > BENCH_PAYLOAD)
     {
         printf("failed: %s", line);
@@ -795,6 +834,7 @@ command(char *line)
     job.rate = rate;
     job.train = train;
     job.gso = gso;
+    job.relay = relay;
 
     if (strcmp(verb, "up") == 0) {
         run(&job, up, drain_up);

@@ -11,6 +11,7 @@
 #   stream, http, load_module       what is left of an nginx.conf
 #   quic_lb, quic_maglev, zone, or server with an address: as above, inside an
 #                   upstream, which has a server for each server_id line
+#   http3_...       inside a server of http, with a QUIC listen
 #   quic_passthrough..., proxy_pass, listen        inside a server, with a UDP
 #                   listen unless there is one
 #   all else        inside stream
@@ -67,18 +68,22 @@ cmp_ok($examples, '>=', 4, 'examples found');
 my %directives = map { $_ => 1 } map { strings($_) }
                      $sources =~ /^static ngx_command_t [^\n]*\n(.*?)^};/msg;
 
-my %variables = map { $_ => 1 } grep { /^quic_/ } map { strings($_) }
-    $sources =~ /^static\ (?:ngx_stream_variable_t|ngx_str_t)\ [^\n]*\[\]
-                 \ =\ \{\n(.*?)^\};/msxg;
+my %variables = map { $_ => 1 } grep { /^(?:quic|http3)_/ } map { strings($_) }
+    $sources =~ /^static\ (?:ngx_(?:stream|http)_variable_t|ngx_str_t)
+                 \ [^\n]*\[\]\ =\ \{\n(.*?)^\};/msxg;
 
 cmp_ok(keys %directives, '>=', 10, 'directives found');
 cmp_ok(keys %variables, '>=', 16, 'variables found');
 
-my $main_page = 'docs/ngx_stream_quic_passthrough_module.md';
+# where variables of a prefix are described
+
+my %variables_page = (
+    quic => 'docs/ngx_stream_quic_passthrough_module.md',
+    http3 => 'docs/ngx_http_v3_limits_module.md',
+);
 
 my %headings = map { $_ => 1 } map { directive_headings($_) } values %text;
 my %mentioned = map { $_ => 1 } map { variables($_) } values %text;
-my %documented = map { $_ => 1 } variables(prose($text{$main_page}));
 
 is_deeply([grep { !$headings{$_} } sort keys %directives], [],
           'all directives are documented');
@@ -88,8 +93,15 @@ is_deeply([grep { $text{'README.md'} !~ /\(docs\/\w+\.md#$_\)/ }
                sort keys %directives],
           [], 'all directives are in the index of README.md');
 
-is_deeply([grep { !$documented{$_} } sort keys %variables], [],
-          "all variables are documented in $main_page");
+for my $prefix (sort keys %variables_page) {
+    my $page = $variables_page{$prefix};
+    my %documented = map { $_ => 1 } variables(prose($text{$page}));
+
+    is_deeply([grep { /^${prefix}_/ && !$documented{$_} }
+                   sort keys %variables],
+              [], "all variables \$${prefix}_... are documented in $page");
+}
+
 is_deeply([grep { !$variables{$_} } sort keys %mentioned], [],
           'no variable is documented that does not exist');
 
@@ -141,6 +153,11 @@ sub check {
 
     $conf =~ s/^load_module .*\n//mg;
     $conf =~ s{(key_file\s+)([^\s;]+)}{$1 . key_file($2)}eg;
+    # of an HTTP/3 server
+    my ($cert, $key) = $t->certificate();
+    $conf =~ s{(ssl_certificate\s+)[^\s;]+}{$1$cert}g;
+    $conf =~ s{(ssl_certificate_key\s+)[^\s;]+}{$1$key}g;
+
     $conf =~ s{(\s)/(?:etc/nginx|var/log/nginx)/([^\s;]+)}
               {$1 . $t->path($2)}eg;
 
@@ -160,6 +177,12 @@ sub wrap {
 
     return $conf if $is->('events');
     return "events {\n}\n$conf" if $is->(qw/stream http load_module/);
+
+    if (grep { /^http3_/ } keys %first) {
+        return "events {\n}\nhttp {\nserver {\nlisten " . $t->port()
+               . " quic;\nssl_certificate x;\nssl_certificate_key x;\n"
+               . "$conf}\n}\n";
+    }
 
     if ($is->(qw/quic_lb quic_maglev zone/)
         || $conf =~ /^server\s+[^{\s].*;/m)
@@ -215,7 +238,7 @@ sub directive_headings {
 sub variables {
     my ($text) = @_;
 
-    return $text =~ /\$(quic_\w*[a-z0-9])\b/g;
+    return $text =~ /\$((?:quic|http3)_\w*[a-z0-9])\b/g;
 }
 
 

@@ -1,0 +1,98 @@
+
+/*
+ * Copyright (C) ngx-quic-lb contributors
+ */
+
+
+/*
+ * HTTP/3 limits: what the files of the module share.
+ *
+ * Names begin with ngx_http_h3_limits_: nginx exports all its symbols, and
+ * those that begin with ngx_http_v3_ are its own.
+ */
+
+
+#ifndef _NGX_HTTP_V3_LIMITS_MODULE_H_INCLUDED_
+#define _NGX_HTTP_V3_LIMITS_MODULE_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+
+/* in the order of the names in ngx_http_v3_limits_counters.c */
+
+typedef enum {
+    NGX_HTTP_H3_LIMITS_RECYCLED = 0,       /* connections that were drained */
+    NGX_HTTP_H3_LIMITS_GOAWAYS,            /* sent */
+    NGX_HTTP_H3_LIMITS_DEFERRED,           /* of them: had to wait for credit */
+    NGX_HTTP_H3_LIMITS_REJECTED,           /* streams, H3_REQUEST_REJECTED */
+    NGX_HTTP_H3_LIMITS_PAUSED,             /* bodies, once for each */
+    NGX_HTTP_H3_LIMITS_TOO_LARGE,          /* request bodies, 413 */
+    NGX_HTTP_H3_LIMITS_CUT,                /* responses over the ceiling */
+    NGX_HTTP_H3_LIMITS_IN_FLIGHT,          /* octets of bodies held now */
+    NGX_HTTP_H3_LIMITS_PEAK,               /* the most there ever were */
+    NGX_HTTP_H3_LIMITS_COUNTERS
+} ngx_http_h3_limits_counter_e;
+
+
+/* what one process holds; subtracted when it is found dead */
+
+typedef struct {
+    ngx_atomic_t                      pid;
+    ngx_atomic_t                      in_flight;
+} ngx_http_h3_limits_share_t;
+
+
+/* in shared memory, kept over a reload */
+
+typedef struct {
+    ngx_atomic_t                      counters[NGX_HTTP_H3_LIMITS_COUNTERS];
+    ngx_http_h3_limits_share_t        shares[NGX_MAX_PROCESSES];
+} ngx_http_h3_limits_shared_t;
+
+
+typedef struct {
+    ngx_http_h3_limits_shared_t      *shared;
+    ngx_http_h3_limits_share_t       *share;      /* of this process */
+} ngx_http_h3_limits_main_conf_t;
+
+
+typedef struct {
+    ngx_uint_t                        max_requests;       /* 0: off */
+} ngx_http_h3_limits_srv_conf_t;
+
+
+typedef struct {
+    size_t                            body_window;        /* 0: off */
+    off_t                             max_body_size;      /* 0: no ceiling */
+} ngx_http_h3_limits_loc_conf_t;
+
+
+/* ngx_http_v3_limits_counters.c */
+
+ngx_int_t ngx_http_h3_limits_counters_add_variables(ngx_conf_t *cf);
+ngx_int_t ngx_http_h3_limits_counters_init(ngx_conf_t *cf);
+void ngx_http_h3_limits_counters_init_process(ngx_cycle_t *cycle);
+
+/* |n| is not IN_FLIGHT or PEAK */
+
+void ngx_http_h3_limits_count(ngx_http_h3_limits_main_conf_t *hmcf,
+    ngx_http_h3_limits_counter_e n);
+
+/* |delta| octets of bodies more, or less, are held in memory */
+
+void ngx_http_h3_limits_in_flight(ngx_http_h3_limits_main_conf_t *hmcf,
+    ssize_t delta);
+
+
+/* ngx_http_v3_limits_body.c: called from postconfiguration */
+
+ngx_int_t ngx_http_h3_limits_body_init(ngx_conf_t *cf);
+
+
+extern ngx_module_t  ngx_http_v3_limits_module;
+
+
+#endif /* _NGX_HTTP_V3_LIMITS_MODULE_H_INCLUDED_ */

@@ -36,6 +36,7 @@ static char *ngx_http_h3_limits_set_max_body_size(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 static char *ngx_http_h3_limits_invalid(ngx_conf_t *cf, const char *rule);
 static ngx_int_t ngx_http_h3_limits_init(ngx_conf_t *cf);
+static ngx_int_t ngx_http_h3_limits_init_module(ngx_cycle_t *cycle);
 static ngx_int_t ngx_http_h3_limits_init_process(ngx_cycle_t *cycle);
 
 
@@ -67,7 +68,7 @@ static ngx_command_t  ngx_http_h3_limits_commands[] = {
 
 
 static ngx_http_module_t  ngx_http_h3_limits_module_ctx = {
-    ngx_http_h3_limits_counters_add_variables, /* preconfiguration */
+    ngx_http_h3_limits_add_variables,      /* preconfiguration */
     ngx_http_h3_limits_init,               /* postconfiguration */
 
     ngx_http_h3_limits_create_main_conf,   /* create main configuration */
@@ -87,7 +88,7 @@ ngx_module_t  ngx_http_v3_limits_module = {
     ngx_http_h3_limits_commands,           /* module directives */
     NGX_HTTP_MODULE,                       /* module type */
     NULL,                                  /* init master */
-    NULL,                                  /* init module */
+    ngx_http_h3_limits_init_module,        /* init module */
     ngx_http_h3_limits_init_process,       /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
@@ -105,6 +106,7 @@ ngx_http_h3_limits_create_main_conf(ngx_conf_t *cf)
      *
      *     hmcf->shared = NULL;
      *     hmcf->share = NULL;
+     *     hmcf->limit_requests = 0;
      */
 
     return ngx_pcalloc(cf->pool, sizeof(ngx_http_h3_limits_main_conf_t));
@@ -269,11 +271,22 @@ ngx_http_h3_limits_invalid(ngx_conf_t *cf, const char *rule)
 static ngx_int_t
 ngx_http_h3_limits_init(ngx_conf_t *cf)
 {
-    if (ngx_http_h3_limits_counters_init(cf) != NGX_OK) {
+    if (ngx_http_h3_limits_counters_init(cf) != NGX_OK
+        || ngx_http_h3_limits_requests_init(cf) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
     return ngx_http_h3_limits_body_init(cf);
+}
+
+
+static ngx_int_t
+ngx_http_h3_limits_init_module(ngx_cycle_t *cycle)
+{
+    ngx_http_h3_limits_requests_init_module(cycle);
+
+    return NGX_OK;
 }
 
 

@@ -56,6 +56,7 @@ typedef struct {
 typedef struct {
     ngx_http_h3_limits_shared_t      *shared;
     ngx_http_h3_limits_share_t       *share;      /* of this process */
+    ngx_uint_t                        limit_requests; /* in some server */
 } ngx_http_h3_limits_main_conf_t;
 
 
@@ -68,6 +69,77 @@ typedef struct {
     size_t                            body_window;        /* 0: off */
     off_t                             max_body_size;      /* 0: no ceiling */
 } ngx_http_h3_limits_loc_conf_t;
+
+
+/* a request stream that was admitted, until its response is acknowledged */
+
+typedef struct {
+    ngx_queue_t                       queue;
+    ngx_quic_stream_t                *stream;
+    uint64_t                          id;         /* |stream| is used again */
+} ngx_http_h3_limits_stream_t;
+
+
+/* an HTTP/3 connection of a server with "http3_max_requests" */
+
+typedef struct {
+    ngx_connection_t                 *connection;
+    ngx_http_h3_limits_main_conf_t   *main_conf;
+    ngx_uint_t                        max_requests;
+
+    ngx_uint_t                        requests;   /* admitted */
+    ngx_uint_t                        rejected;
+    uint64_t                          next_id;    /* the first not admitted */
+
+    ngx_queue_t                       streams;    /* admitted */
+    ngx_queue_t                       free;
+
+    ngx_event_t                       timer;      /* only while draining */
+    uint64_t                          goaway_end; /* in the control stream */
+    uint64_t                          progress;   /* octets sent and acked */
+    ngx_msec_t                        since;      /* time of the last of it */
+
+    unsigned                          draining:1;
+    unsigned                          goaway_written:1;
+    unsigned                          goaway_sent:1;
+    unsigned                          goaway_deferred:1;
+    unsigned                          lingering:1;
+} ngx_http_h3_limits_session_t;
+
+
+/*
+ * ngx_http_v3_limits_requests.c: called from postconfiguration, and when the
+ * listening sockets are there
+ */
+
+ngx_int_t ngx_http_h3_limits_requests_init(ngx_conf_t *cf);
+void ngx_http_h3_limits_requests_init_module(ngx_cycle_t *cycle);
+
+/* |c| is a QUIC connection, not a stream; NULL: left to nginx */
+
+ngx_http_h3_limits_session_t *ngx_http_h3_limits_session(ngx_connection_t *c);
+
+/* whether nothing is left to be sent or acknowledged on the stream */
+
+ngx_uint_t ngx_http_h3_limits_stream_done(ngx_http_h3_limits_stream_t *stream);
+
+
+/* ngx_http_v3_limits_drain.c */
+
+void ngx_http_h3_limits_drain_init(ngx_http_h3_limits_session_t *s);
+
+/* admit no more requests: GOAWAY; close when those admitted are complete */
+
+void ngx_http_h3_limits_drain(ngx_http_h3_limits_session_t *s);
+
+/* an admitted request has ended */
+
+void ngx_http_h3_limits_drain_request_done(ngx_http_h3_limits_session_t *s);
+
+
+/* ngx_http_v3_limits_variables.c */
+
+ngx_int_t ngx_http_h3_limits_add_variables(ngx_conf_t *cf);
 
 
 /* ngx_http_v3_limits_counters.c */

@@ -39,6 +39,9 @@ package QuicLB;
 #   routes(@servers)            what their logs tell; see quic_log.py
 #   client(@arguments)          the report of a finished quic_client.py
 #   client_start(@arguments)    a QuicLB::Client
+#   h3(@arguments)              the report of a finished h3_client.py
+#   h3_start(@arguments)        a QuicLB::H3Client
+#   h3_script($address, @actions)       the report of a finished script
 #   curl(@arguments)            (exit code, output)
 #   helper($name, @command)     a QuicLB::Process that takes commands
 #   udp_ask($addr, $port, $data, $seconds)      the answer or undef; for more
@@ -69,6 +72,7 @@ use Test::More ();
 use Time::HiRes;
 
 use QuicLB::Client;
+use QuicLB::H3Client;
 use QuicLB::Process qw/slurp pid_gone/;
 use QuicLB::Servers;
 
@@ -295,6 +299,36 @@ sub client {
     my ($self, @arguments) = @_;
 
     return $self->client_start(@arguments)->report();
+}
+
+
+sub h3_start {
+    my ($self, @arguments) = @_;
+
+    my $name = 'h3client' . ++$self->{h3_count};
+    my $client = QuicLB::H3Client->new($name, $self->{dir},
+        ['python3', '-B', "$lib/h3_client.py", @arguments], stdin => 1);
+
+    push @{ $self->{processes} }, $client;
+
+    return $client;
+}
+
+
+sub h3 {
+    my ($self, @arguments) = @_;
+
+    return $self->h3_start(@arguments)->report();
+}
+
+
+sub h3_script {
+    my ($self, $address, @actions) = @_;
+
+    my $client = $self->h3_start('--connect', $address, 'script');
+    $client->actions(@actions);
+
+    return $client->report();
 }
 
 

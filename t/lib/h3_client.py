@@ -49,6 +49,7 @@ Actions of script are arrays; S names a stream, chosen by the script:
     ["reset", S, CODE], ["stop", S, CODE]
     ["uni", S, "hex", FIN]          a new unidirectional stream
     ["control", "hex"], ["encoder", "hex"]      on the client's own streams
+    ["stop_control"]                STOP_SENDING for the server's control stream
     ["wait", S]                     until it has ended, by FIN or reset
     ["wait_status", S]              until there are response headers
     ["wait_length", S, N]           until N octets of its body are here
@@ -474,6 +475,9 @@ class Script:
     def encoder(self, text):
         self._send(self.client.http._local_encoder_stream_id,
                    bytes.fromhex(text), False)
+
+    def stop_control(self):
+        self.client._quic.stop_stream(3, H3_NO_ERROR)
 
     def wait(self, name):
         return self._until(lambda: self.client.ended(self.names[name]))

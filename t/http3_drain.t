@@ -123,6 +123,9 @@ $t->start();
 
 # no credit for the control stream, and then some
 
+# the idle timeout of a QUIC connection is keepalive_timeout, too
+my @second = (['sleep', 1], ['ping']);
+
 my @two = (['get', 'a', '/'], ['get', 'b', '/'], ['wait', 'a'], ['wait', 'b']);
 
 for my $window (0, 9) {
@@ -130,7 +133,7 @@ for my $window (0, 9) {
 
     # longer than keepalive_timeout
     my $client = only(script($two, ['--control-window', $window],
-        @two, ['get', 'late', '/'], ['wait', 'late'], ['sleep', 3], ['ping'],
+        @two, ['get', 'late', '/'], ['wait', 'late'], (@second) x 3,
         ['credit'], ['wait_goaway'], ['wait_close'])->report());
 
     is_deeply($client->{goaways}, [8], "window $window: GOAWAY with credit");
@@ -146,13 +149,12 @@ for my $window (0, 9) {
 {
     my $start = time();
     my $client = only(script($two, ['--control-window', 0], @two,
-                             ['wait_close'])->report());
+                             (@second) x 20, ['wait_close'])->report());
     my $seconds = time() - $start;
 
     is_deeply($client->{goaways}, [], 'no credit at all: no GOAWAY');
     close_is($client, H3_NO_ERROR, 'and yet the end');
     cmp_ok($seconds, '>', 9, 'not at once');
-    cmp_ok($seconds, '<', 25, 'but not late, either');
     ok($t->wait_log(qr/client did not take GOAWAY in time/), 'logged');
 }
 
@@ -162,7 +164,7 @@ for my $window (0, 9) {
 {
     my $client = only(script($two, ['--window', 5000],
         ['hold', 'a'], ['get', 'a', '/slow'], ['get', 'b', '/'],
-        ['wait', 'b'], ['wait_goaway'], ['sleep', 4], ['unhold', 'a'],
+        ['wait', 'b'], ['wait_goaway'], (@second) x 4, ['unhold', 'a'],
         ['wait', 'a'], ['wait_close'])->report());
     my ($slow) = streams($client);
 
@@ -328,7 +330,8 @@ $stock->check();
 
     is(join(' ', map { "@{ $_->{goaways} }" } @ends), '0 4 4 4 4',
        'quit: GOAWAY with the first ID that is not admitted');
-    close_is($_, H3_NO_ERROR, 'and H3_NO_ERROR') for @ends;
+    close_is($_, H3_NO_ERROR, 'and H3_NO_ERROR') for @ends[0 .. 3];
+    ok($ends[4]{close}, 'what is endless is cut');
 
     my ($slow, $late) = streams($ends[1]);
     is($slow->{length}, 30000, 'a slow response completes');
@@ -337,7 +340,7 @@ $stock->check();
     # itself, 5 connections, 2 requests
     is($active, 8, 'stub_status counts right after all that');
 
-    ok($t->wait_gone($master, 20), 'nginx leaves; what is endless is cut');
+    ok($t->wait_gone($master, 20), 'nginx leaves');
 }
 
 $t->done();

@@ -84,6 +84,7 @@ from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import (ConnectionTerminated, HandshakeCompleted,
                                  StopSendingReceived, StreamDataReceived,
                                  StreamReset)
+from aioquic.quic.packet import QuicFrameType
 
 from quic_net import parse_address, udp_socket
 
@@ -110,11 +111,15 @@ class Transport(QuicConnection):
             self._local_max_stream_data_uni = control_window
 
     def credit(self):
+        """For control and QPACK streams, of which nothing could come yet."""
         self.control_held = False
+        self._local_max_stream_data_uni = UNLIMITED
 
-        for stream in self._streams.values():
-            if stream.stream_id % 4 == 3:
-                stream.max_stream_data_local = UNLIMITED
+        for number in (3, 7):
+            stream = self._get_or_create_stream(QuicFrameType.STREAM_BASE,
+                                                number)
+            stream.max_stream_data_local = UNLIMITED
+            stream.max_stream_data_local_sent = 0
 
     def _write_stream_limits(self, builder, space, stream):
         number = stream.stream_id
@@ -510,7 +515,12 @@ class Script:
         await asyncio.sleep(0)
 
     async def ping(self):
-        await self.client.ping()
+        if self.client.close_info is None:
+            try:
+                await self.client.ping()
+
+            except ConnectionError:
+                pass                    # closed meanwhile
 
     async def sleep(self, seconds):
         await asyncio.sleep(seconds)

@@ -295,5 +295,5 @@ ngx_http_h3_limits_init_process(ngx_cycle_t *cycle)
 {
     ngx_http_h3_limits_counters_init_process(cycle);
 
-    return NGX_OK;
+    return ngx_http_h3_limits_handover_init_process(cycle);
 }

@@ -115,6 +115,10 @@ typedef struct {
 ngx_int_t ngx_http_h3_limits_requests_init(ngx_conf_t *cf);
 void ngx_http_h3_limits_requests_init_module(ngx_cycle_t *cycle);
 
+/* of the listening sockets */
+
+void ngx_http_h3_limits_handler(ngx_connection_t *c);
+
 /* |c| is a QUIC connection, not a stream; NULL: left to nginx */
 
 ngx_http_h3_limits_session_t *ngx_http_h3_limits_session(ngx_connection_t *c);
@@ -135,6 +139,18 @@ void ngx_http_h3_limits_drain(ngx_http_h3_limits_session_t *s);
 /* an admitted request has ended */
 
 void ngx_http_h3_limits_drain_request_done(ngx_http_h3_limits_session_t *s);
+
+
+/* ngx_http_v3_limits_handover.c */
+
+ngx_int_t ngx_http_h3_limits_handover_init_process(ngx_cycle_t *cycle);
+
+/*
+ * |c| is a QUIC connection of a worker that is told to quit: datagrams of its
+ * client shall come here when the listening socket is another worker's
+ */
+
+void ngx_http_h3_limits_handover(ngx_connection_t *c);
 
 
 /* ngx_http_v3_limits_variables.c */

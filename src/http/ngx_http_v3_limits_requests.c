@@ -45,7 +45,6 @@
 static ngx_int_t ngx_http_h3_limits_connection_init(ngx_connection_t *c);
 static void ngx_http_h3_limits_connection_shutdown(ngx_connection_t *c);
 static void ngx_http_h3_limits_connection_cleanup(void *data);
-static void ngx_http_h3_limits_handler(ngx_connection_t *c);
 static void ngx_http_h3_limits_admit(ngx_http_h3_limits_session_t *s,
     ngx_connection_t *c);
 static ngx_int_t ngx_http_h3_limits_track(ngx_http_h3_limits_session_t *s,
@@ -212,6 +211,10 @@ ngx_http_h3_limits_connection_shutdown(ngx_connection_t *c)
 
     s = ngx_http_h3_limits_session(c);
 
+    if (!c->error) {
+        ngx_http_h3_limits_handover(c);
+    }
+
     if (s == NULL) {
         ngx_http_v3_shutdown(c);
         return;
@@ -230,10 +233,14 @@ ngx_http_h3_limits_connection_shutdown(ngx_connection_t *c)
 }
 
 
-static void
+void
 ngx_http_h3_limits_handler(ngx_connection_t *c)
 {
     ngx_http_h3_limits_session_t  *s;
+
+    if (c->quic == NULL && ngx_exiting) {
+        ngx_http_h3_limits_handover(c);
+    }
 
     if (c->quic == NULL || (c->quic->id & NGX_QUIC_STREAM_UNIDIRECTIONAL)) {
         ngx_http_init_connection(c);

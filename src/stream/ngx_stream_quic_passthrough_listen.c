@@ -120,6 +120,13 @@ ngx_stream_quic_pt_listen_init_module(ngx_cycle_t *cycle)
         ngx_stream_quic_pt_udp_options(ls[i].fd, ls[i].sockaddr->sa_family, 0,
                                        cycle->log);
 
+        if (ls[i].quic) {
+
+            /* its owner is up to the http module that terminates QUIC */
+
+            continue;
+        }
+
         ngx_stream_quic_pt_listen_set_owner(ls[i].fd, ngx_pid, cycle->log);
     }
 
@@ -133,6 +140,7 @@ ngx_stream_quic_pt_listen_init_module(ngx_cycle_t *cycle)
 
         if (ls[i].type == SOCK_DGRAM
             && ls[i].fd != (ngx_socket_t) -1
+            && !ls[i].quic
             && !ls[i].remain
             && fcntl(ls[i].fd, F_GETOWN) != 0)
         {

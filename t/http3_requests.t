@@ -24,7 +24,8 @@ my ($port, $small, $http) = map { $t->port() } 1 .. 3;
 $t->write('slow', 'x' x 30000);
 
 $t->conf(http => <<"CONF");
-    log_format numbers '\$http_x_number \$http3_requests \$http3_goaway \$status';
+    log_format numbers '\$http_x_number \$http3_requests \$http3_goaway '
+                       '\$status';
     access_log @{[$t->path('access.log')]} numbers;
     keepalive_requests 3;
 

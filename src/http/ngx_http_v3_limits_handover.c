@@ -192,7 +192,7 @@ ngx_http_h3_limits_handover_read(ngx_event_t *rev)
 
     if (lc->close) {
 
-        /* connections are told next; after all of them it is the owner's turn */
+        /* connections are told next; the owner changes after all of them */
 
         lc->close = 0;
         lc->idle = 0;

@@ -6,7 +6,7 @@ package QuicLB::Http3;
 #
 #   listen_lines($t, $port, $more)      a server's listen and certificate
 #   counters_location($path)            a location that tells the counters
-#   h3_counters($t, $port)              what "/counters" tells: { name => value }
+#   h3_counters($t, $port)              what "/counters" tells: { name => n }
 #   without_limits()                    load_module lines without the module
 #   streams($connection)                its streams, by ID
 #   completed, rejected($connection)    how many streams were

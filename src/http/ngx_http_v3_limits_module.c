@@ -272,7 +272,8 @@ static ngx_int_t
 ngx_http_h3_limits_init(ngx_conf_t *cf)
 {
     if (ngx_http_h3_limits_counters_init(cf) != NGX_OK
-        || ngx_http_h3_limits_requests_init(cf) != NGX_OK)
+        || ngx_http_h3_limits_requests_init(cf) != NGX_OK
+        || ngx_http_h3_limits_codes_init(cf) != NGX_OK)
     {
         return NGX_ERROR;
     }

@@ -71,18 +71,23 @@ typedef struct {
 } ngx_http_h3_limits_loc_conf_t;
 
 
+typedef struct ngx_http_h3_limits_session_s  ngx_http_h3_limits_session_t;
+
+
 /* a request stream that was admitted, until its response is acknowledged */
 
 typedef struct {
     ngx_queue_t                       queue;
+    ngx_http_h3_limits_session_t     *session;
     ngx_quic_stream_t                *stream;
     uint64_t                          id;         /* |stream| is used again */
+    unsigned                          processed:1; /* got to the phases */
 } ngx_http_h3_limits_stream_t;
 
 
 /* an HTTP/3 connection of a server with "http3_max_requests" */
 
-typedef struct {
+struct ngx_http_h3_limits_session_s {
     ngx_connection_t                 *connection;
     ngx_http_h3_limits_main_conf_t   *main_conf;
     ngx_uint_t                        max_requests;
@@ -104,7 +109,7 @@ typedef struct {
     unsigned                          goaway_sent:1;
     unsigned                          goaway_deferred:1;
     unsigned                          lingering:1;
-} ngx_http_h3_limits_session_t;
+};
 
 
 /*
@@ -123,6 +128,10 @@ void ngx_http_h3_limits_handler(ngx_connection_t *c);
 
 ngx_http_h3_limits_session_t *ngx_http_h3_limits_session(ngx_connection_t *c);
 
+/* |c| is a stream; NULL: not a request, or left to nginx */
+
+ngx_http_h3_limits_stream_t *ngx_http_h3_limits_stream(ngx_connection_t *c);
+
 /* whether nothing is left to be sent or acknowledged on the stream */
 
 ngx_uint_t ngx_http_h3_limits_stream_done(ngx_http_h3_limits_stream_t *stream);
@@ -139,6 +148,11 @@ void ngx_http_h3_limits_drain(ngx_http_h3_limits_session_t *s);
 /* an admitted request has ended */
 
 void ngx_http_h3_limits_drain_request_done(ngx_http_h3_limits_session_t *s);
+
+
+/* ngx_http_v3_limits_codes.c: called from postconfiguration */
+
+ngx_int_t ngx_http_h3_limits_codes_init(ngx_conf_t *cf);
 
 
 /* ngx_http_v3_limits_handover.c */

@@ -325,17 +325,34 @@ ngx_http_h3_limits_track(ngx_http_h3_limits_session_t *s, ngx_connection_t *c)
         return NGX_ERROR;
     }
 
+    stream->session = s;
     stream->stream = c->quic;
     stream->id = c->quic->id;
+    stream->processed = 0;
 
     ngx_queue_insert_tail(&s->streams, &stream->queue);
 
     /* runs after that of nginx, which counts the requests */
 
     cln->handler = ngx_http_h3_limits_stream_cleanup;
-    cln->data = s;
+    cln->data = stream;
 
     return NGX_OK;
+}
+
+
+ngx_http_h3_limits_stream_t *
+ngx_http_h3_limits_stream(ngx_connection_t *c)
+{
+    ngx_pool_cleanup_t  *cln;
+
+    for (cln = c->pool->cleanup; cln; cln = cln->next) {
+        if (cln->handler == ngx_http_h3_limits_stream_cleanup) {
+            return cln->data;
+        }
+    }
+
+    return NULL;
 }
 
 
@@ -404,10 +421,10 @@ ngx_http_h3_limits_stream_done(ngx_http_h3_limits_stream_t *stream)
 static void
 ngx_http_h3_limits_stream_cleanup(void *data)
 {
-    ngx_http_h3_limits_session_t  *s = data;
+    ngx_http_h3_limits_stream_t  *stream = data;
 
-    if (s->draining) {
-        ngx_http_h3_limits_drain_request_done(s);
+    if (stream->session->draining) {
+        ngx_http_h3_limits_drain_request_done(stream->session);
     }
 }
 

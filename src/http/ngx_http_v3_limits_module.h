@@ -53,10 +53,23 @@ typedef struct {
 } ngx_http_h3_limits_shared_t;
 
 
+/* modules of upstreams, NULL if not there, and offsets in their loc_conf */
+
+typedef struct {
+    ngx_module_t                     *proxy;
+    ngx_module_t                     *fastcgi;
+    ngx_module_t                     *uwsgi;
+    ngx_module_t                     *scgi;
+    ngx_uint_t                        proxy_http_version;
+    ngx_uint_t                        proxy_set_body;
+} ngx_http_h3_limits_upstreams_t;
+
+
 typedef struct {
     ngx_http_h3_limits_shared_t      *shared;
     ngx_http_h3_limits_share_t       *share;      /* of this process */
     ngx_uint_t                        limit_requests; /* in some server */
+    ngx_http_h3_limits_upstreams_t    upstreams;
 } ngx_http_h3_limits_main_conf_t;
 
 

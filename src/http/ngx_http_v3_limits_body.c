@@ -96,7 +96,8 @@ ngx_http_h3_limits_body_preaccess(ngx_http_request_t *r)
 
 /*
  * error_page or X-Accel-Redirect leads to a location while the body has not
- * been read to its end: an upstream there would take the part for the whole
+ * been read to its end: an upstream there would take the part for the whole,
+ * or read a body that has been refused
  */
 
 static void
@@ -107,13 +108,22 @@ ngx_http_h3_limits_body_drop(ngx_http_request_t *r,
 
     rb = r->request_body;
 
-    if (rb == NULL || !b->begun || rb->last_saved || b->window == 0) {
-        return;
+    if (rb == NULL) {
+
+        if (!b->refused) {
+            return;
+        }
+
+    } else {
+
+        if (!b->begun || rb->last_saved) {
+            return;
+        }
+
+        rb->bufs = NULL;
     }
 
     ngx_http_h3_limits_look_ahead_cancel(b);
-
-    rb->bufs = NULL;
 
     r->reading_body = 0;
     r->request_body_no_buffering = 0;

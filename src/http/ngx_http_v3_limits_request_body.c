@@ -281,6 +281,7 @@ ngx_http_h3_limits_request_body_count(ngx_http_request_t *r,
     ngx_http_h3_limits_body_t *b, ngx_chain_t *in)
 {
     off_t                     busy;
+    ngx_connection_t         *c;
     ngx_http_request_body_t  *rb;
 
     rb = r->request_body;
@@ -289,11 +290,17 @@ ngx_http_h3_limits_request_body_count(ngx_http_request_t *r,
     ngx_http_h3_limits_body_held(b, &b->request_held,
                                  busy + ngx_http_h3_limits_body_size(in));
 
-    if (!b->request_paused
-        && r->request_body_no_buffering
-        && in == NULL && busy
-        && rb->buf && rb->buf->last == rb->buf->end)
+    if (b->request_paused || !r->reading_body || in || busy == 0
+        || rb->buf->last != rb->buf->end)
     {
+        return;
+    }
+
+    /* the window is full, and the upstream takes no more */
+
+    c = r->upstream->peer.connection;
+
+    if (c && !c->write->ready) {
         b->request_paused = 1;
         ngx_http_h3_limits_count(b->hmcf, NGX_HTTP_H3_LIMITS_PAUSED);
     }

@@ -28,8 +28,8 @@ Prints a JSON list, for each request its "status", "headers", "length" and
 "over": when the response came, in seconds after the request.
 
 It ends when all requests are over, or after --timeout seconds (30).  With
---hold it goes on until the end of standard input, and each line there is
-answered by the list.
+--hold it goes on until the end of standard input, or a line "stop"; each other
+line there is answered by the list.
 """
 
 import argparse
@@ -384,7 +384,7 @@ async def main():
     protocols, tasks = await start(requests, options.address)
 
     if options.hold:
-        while await lines.readline():
+        while (line := await lines.readline()) and line != b"stop\n":
             report()
 
     else:

@@ -189,4 +189,37 @@ for my $path ('/len', '/old') {
     is($answers[$_]{reset}, 0x105, "frame after trailers: $_") for 4, 5;
 }
 
+# unknown frames in parts: before, between, within and after others
+
+{
+    my @parts = (
+        ['0003616263' . '2104aa', 'bb', 'ccdd'],
+        ['00026162' . '2104aabbccdd', '000163'],
+        ['00026162' . '2104aabbccdd' . '00', '0163'],
+        ['00026162' . '2104aabb', 'ccdd', '000163' . '2100'],
+        ['00036162', '63' . '2102aa', 'aa' . '2102aa', 'aa'],
+    );
+    my @requests = map { my $parts = $_; map { {
+        method => 'POST', path => '/echo',
+        headers => [$_ ? ['content-length', '3'] : ()],
+        send => [(map { ({ wait => 0.1 }, { hex => $_ }) } @$parts),
+                 { fin => 1 }],
+    } } 0, 1 } @parts;
+
+    # with a length older versions of nginx count too many octets here
+    push @requests, map { my $parts = $_; {
+        method => 'POST', path => '/echo',
+        send => [(map { ({ wait => 0.1 }, { hex => $_ }) } @$parts),
+                 { fin => 1 }],
+    } } ['2104aa', 'bbccdd' . '0003616263'],
+        ['2104aa', 'bb', 'ccdd' . '0001610001620001' . '63'];
+
+    my @answers = http3($t, $port, \@requests);
+
+    is(join(' ', map { $_->{body} // '-' } @answers),
+       join(' ', ('abc') x @answers), 'unknown frames in parts');
+    is(scalar(grep { $_->{complete} } seen($up, scalar @answers)),
+       scalar @answers, 'unknown frames in parts: complete');
+}
+
 $t->done();

@@ -39,6 +39,7 @@ ngx_http_h3_limits_body_init(ngx_conf_t *cf)
     *h = ngx_http_h3_limits_body_preaccess;
 
     ngx_http_h3_limits_upstream_init(cf);
+    ngx_http_h3_limits_unknown_init(cf);
 
     if (ngx_http_h3_limits_request_body_init(cf) != NGX_OK) {
         return NGX_ERROR;

@@ -27,6 +27,18 @@
 #include "ngx_http_v3_limits_module.h"
 
 
+/* the states of ngx_http_v3_parse_data(): what it reads next */
+
+#define NGX_HTTP_H3_LIMITS_PARSE_START   0
+#define NGX_HTTP_H3_LIMITS_PARSE_TYPE    1
+#define NGX_HTTP_H3_LIMITS_PARSE_LENGTH  2
+#define NGX_HTTP_H3_LIMITS_PARSE_SKIP    3
+
+/* a frame that the parser skips; reserved for that (RFC 9114, 7.2.8) */
+
+#define NGX_HTTP_H3_LIMITS_FRAME_SKIPPED  0x21
+
+
 /* of one request, and of one subrequest with a response of an upstream */
 
 typedef struct {
@@ -42,6 +54,8 @@ typedef struct {
     ngx_event_t                      switch_event;
     off_t                            request_held;
     ngx_http_v3_parse_data_t         after;      /* what follows trailers */
+    size_t                           unknown;    /* to skip of a frame */
+    u_char                          *unknown_pos;
     u_char                           octet;      /* see holding */
 
     /* the upstream */
@@ -112,10 +126,35 @@ ngx_int_t ngx_http_h3_limits_request_body_init(ngx_conf_t *cf);
 ngx_int_t ngx_http_h3_limits_body_end(ngx_http_request_t *r,
     ngx_http_h3_limits_body_t *b, ngx_chain_t **in);
 
+/*
+ * Gives |*in| links of its own, as those of nginx must stay, without empty
+ * bufs; the one that ends the body stays where |end| is set.  NGX_ERROR.
+ */
+
+ngx_int_t ngx_http_h3_limits_body_copy(ngx_http_request_t *r,
+    ngx_chain_t **in, ngx_uint_t end);
+
 /* keeps the last octet of a declared length back until the end; NGX_ERROR */
 
 ngx_int_t ngx_http_h3_limits_body_hold(ngx_http_request_t *r,
     ngx_http_h3_limits_body_t *b, ngx_chain_t **in);
+
+
+/* ngx_http_v3_limits_unknown.c */
+
+/* finds out whether nginx mistakes them */
+
+void ngx_http_h3_limits_unknown_init(ngx_conf_t *cf);
+
+/* takes out of |*in| what is no data; first of all; NGX_ERROR */
+
+ngx_int_t ngx_http_h3_limits_unknown(ngx_http_request_t *r,
+    ngx_http_h3_limits_body_t *b, ngx_chain_t **in);
+
+/* forgets the length of a frame that is over */
+
+void ngx_http_h3_limits_unknown_mend(ngx_http_h3_limits_body_t *b,
+    ngx_http_v3_parse_data_t *st);
 
 
 /* ngx_http_v3_limits_look_ahead.c */

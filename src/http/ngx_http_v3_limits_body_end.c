@@ -23,25 +23,12 @@
 #include "ngx_http_v3_limits_body.h"
 
 
-/* of ngx_http_v3_parse_data(): 0 and 1 come before the type of a frame */
-
-#define NGX_HTTP_H3_LIMITS_PARSE_START   0
-#define NGX_HTTP_H3_LIMITS_PARSE_TYPE    1
-#define NGX_HTTP_H3_LIMITS_PARSE_LENGTH  2
-
-/* a frame that the parser skips; reserved for that (RFC 9114, 7.2.8) */
-
-#define NGX_HTTP_H3_LIMITS_FRAME_SKIPPED  0x21
-
-
 static ngx_int_t ngx_http_h3_limits_body_trailers(ngx_http_request_t *r,
     ngx_http_h3_limits_body_t *b, ngx_chain_t **in);
 static ngx_int_t ngx_http_h3_limits_body_skip(ngx_http_request_t *r,
     ngx_http_h3_limits_body_t *b, ngx_buf_t *buf);
 static ngx_int_t ngx_http_h3_limits_body_check(ngx_http_request_t *r,
     ngx_http_v3_parse_data_t *st);
-static ngx_int_t ngx_http_h3_limits_body_copy(ngx_http_request_t *r,
-    ngx_chain_t **in);
 static ngx_chain_t *ngx_http_h3_limits_body_buf(ngx_http_request_t *r);
 
 
@@ -83,7 +70,7 @@ ngx_http_h3_limits_body_end(ngx_http_request_t *r,
     b->after.state = NGX_HTTP_H3_LIMITS_PARSE_LENGTH;
     b->after.type = NGX_HTTP_H3_LIMITS_FRAME_SKIPPED;
 
-    if (ngx_http_h3_limits_body_copy(r, in) != NGX_OK) {
+    if (ngx_http_h3_limits_body_copy(r, in, 0) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
@@ -190,6 +177,8 @@ ngx_http_h3_limits_body_skip(ngx_http_request_t *r,
     } while (rc == NGX_OK && b->after.type != NGX_HTTP_V3_FRAME_DATA
              && buf->pos != buf->last);
 
+    ngx_http_h3_limits_unknown_mend(b, &b->after);
+
     if (rc == NGX_AGAIN
         || (rc == NGX_OK && b->after.type != NGX_HTTP_V3_FRAME_DATA))
     {
@@ -239,19 +228,17 @@ ngx_http_h3_limits_body_check(ngx_http_request_t *r,
 }
 
 
-/* the links belong to the caller; the last buf is left out */
-
-static ngx_int_t
-ngx_http_h3_limits_body_copy(ngx_http_request_t *r, ngx_chain_t **in)
+ngx_int_t
+ngx_http_h3_limits_body_copy(ngx_http_request_t *r, ngx_chain_t **in,
+    ngx_uint_t end)
 {
     ngx_chain_t  *cl, *tl, **ll;
 
-    cl = *in;
     ll = in;
 
-    for ( /* void */ ; cl; cl = cl->next) {
+    for (cl = *in; cl; cl = cl->next) {
 
-        if (cl->buf->last_buf || cl->buf->pos == cl->buf->last) {
+        if (cl->buf->pos == cl->buf->last && !(end && cl->buf->last_buf)) {
             continue;
         }
 
@@ -320,7 +307,7 @@ ngx_http_h3_limits_body_hold(ngx_http_request_t *r,
     b->holding = 1;
 
     if (buf->pos == buf->last) {
-        return ngx_http_h3_limits_body_copy(r, in);
+        return ngx_http_h3_limits_body_copy(r, in, 0);
     }
 
     return NGX_OK;

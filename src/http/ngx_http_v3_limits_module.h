@@ -70,6 +70,7 @@ typedef struct {
     ngx_http_h3_limits_share_t       *share;      /* of this process */
     ngx_uint_t                        limit_requests; /* in some server */
     ngx_http_h3_limits_upstreams_t    upstreams;
+    ngx_uint_t                        unknown_is_data;    /* see _unknown.c */
 } ngx_http_h3_limits_main_conf_t;
 
 

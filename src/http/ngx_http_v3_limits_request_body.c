@@ -95,6 +95,10 @@ ngx_http_h3_limits_request_body_next(ngx_http_request_t *r,
 {
     ngx_int_t  rc;
 
+    if (b->window && ngx_http_h3_limits_unknown(r, b, &in) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
     if (ngx_http_h3_limits_request_body_too_large(r, b)) {
         return NGX_HTTP_REQUEST_ENTITY_TOO_LARGE;
     }

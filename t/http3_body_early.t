@@ -56,6 +56,22 @@ for my $path ('/refuse/401', '/refuse/413', '/f/', '/s/', '/u/') {
     is(scalar(grep { $_->{complete} } seen($up, 1)), 0, "$path: cut");
 }
 
+# the client has sent nothing yet
+
+{
+    my @answers = http3($t, $port, [
+        { method => 'POST', path => '/refuse/401',
+          headers => [['content-length', '10']],
+          send => [{ wait_header => 1 }] },
+        { method => 'POST', path => '/refuse/401',
+          send => [{ wait_header => 1 }] },
+    ]);
+
+    is(join(' ', map { $_->{status} // '-' } @answers), '401 401',
+       'nothing sent: answered');
+    seen($up, 2);
+}
+
 # it closes while the client sends as fast as it can: the answer is not lost
 
 for my $ignore (0, 1) {

@@ -27,6 +27,7 @@ mkdir $_ and chmod 0777, $_ for $cache, $store;
 
 my $locations = <<"SERVER";
         proxy_http_version 1.1;
+        proxy_set_header Connection "";
         http3_max_body_size @{[MAX]};
 
         location / { proxy_pass http://127.0.0.1:$http; }

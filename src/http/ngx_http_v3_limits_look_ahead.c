@@ -77,7 +77,7 @@ ngx_http_h3_limits_look_ahead_next(ngx_http_request_t *r,
 
     if (!ngx_http_h3_limits_look_ahead_full(r, b)) {
 
-        if (in) {
+        if (in || !b->switch_event.timer_set) {
             ngx_http_h3_limits_look_ahead_wait(r, b);
         }
 
@@ -154,6 +154,14 @@ ngx_http_h3_limits_look_ahead_wait(ngx_http_request_t *r,
     ngx_http_h3_limits_body_t *b)
 {
     if (b->patient) {
+        return;
+    }
+
+    if (b->declared == -1 && r->request_body->received == 0
+        && (r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD)))
+    {
+        /* no body is to be expected: only the end of the stream is late */
+
         return;
     }
 

@@ -207,7 +207,10 @@ ngx_http_h3_limits_response_buffers(ngx_http_request_t *r,
 }
 
 
-/* counts at what the upstream sends: a cache must not grow any more either */
+/*
+ * Counts at what the upstream sends: a cache must not grow any more either.
+ * The filters to be metered are chosen when they are initialized, later.
+ */
 
 static void
 ngx_http_h3_limits_response_meter(ngx_http_request_t *r,
@@ -217,17 +220,9 @@ ngx_http_h3_limits_response_meter(ngx_http_request_t *r,
 
     u = r->upstream;
 
-    if (u->buffering) {
-
-        if (u->pipe->input_filter != ngx_http_h3_limits_response_pipe) {
-            b->pipe_filter = u->pipe->input_filter;
-            u->pipe->input_filter = ngx_http_h3_limits_response_pipe;
-        }
-
-        return;
-    }
-
-    if (u->input_filter == ngx_http_h3_limits_response_input) {
+    if (u->input_filter_init == ngx_http_h3_limits_response_input_init
+        || (u->buffering && u->pipe->input_ctx != r))
+    {
         return;
     }
 
@@ -241,11 +236,9 @@ ngx_http_h3_limits_response_meter(ngx_http_request_t *r,
     }
 
     b->input_init = u->input_filter_init;
-    b->input_filter = u->input_filter;
     b->input_ctx = u->input_filter_ctx;
 
     u->input_filter_init = ngx_http_h3_limits_response_input_init;
-    u->input_filter = ngx_http_h3_limits_response_input;
     u->input_filter_ctx = r;
 }
 
@@ -255,11 +248,28 @@ ngx_http_h3_limits_response_input_init(void *data)
 {
     ngx_http_request_t *r = data;
 
+    ngx_http_upstream_t        *u;
     ngx_http_h3_limits_body_t  *b;
 
+    u = r->upstream;
     b = ngx_http_h3_limits_body_get(r);
 
-    return b->input_init(b->input_ctx);
+    if (b->input_init
+        && b->input_init(u->buffering ? r : b->input_ctx) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (u->buffering) {
+        b->pipe_filter = u->pipe->input_filter;
+        u->pipe->input_filter = ngx_http_h3_limits_response_pipe;
+
+    } else {
+        b->input_filter = u->input_filter;
+        u->input_filter = ngx_http_h3_limits_response_input;
+    }
+
+    return NGX_OK;
 }
 
 

@@ -36,9 +36,9 @@ for my $case (
     my ($ok, $output) = $t->test_conf(http => server("$directive $value;"));
 
     ok(!$ok, "$directive $value is refused");
-    like($output, qr/\[emerg\] .*invalid value "\Q$value\E" in
-                     \ "$directive"\ directive,\ \Q$rule\E/x,
-         'with the value and the rule');
+    my $error = "[emerg] invalid value \"$value\" in \"$directive\""
+                . " directive, $rule in ";
+    like($output, qr/\Q$error\E/, 'with the value and the rule');
 }
 
 for my $directive (qw/http3_max_requests http3_body_window

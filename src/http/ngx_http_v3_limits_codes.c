@@ -40,6 +40,7 @@ static ngx_http_h3_limits_stream_t *ngx_http_h3_limits_codes_stream(
     ngx_http_request_t *r);
 static ngx_int_t ngx_http_h3_limits_codes_post_read(ngx_http_request_t *r);
 static ngx_int_t ngx_http_h3_limits_codes_header_filter(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_h3_limits_codes_malformed(ngx_http_request_t *r);
 static ngx_int_t ngx_http_h3_limits_codes_log(ngx_http_request_t *r);
 
 
@@ -115,15 +116,16 @@ ngx_http_h3_limits_codes_header_filter(ngx_http_request_t *r)
 {
     ngx_http_h3_limits_stream_t  *stream;
 
-    /* not those that it has of its own, such as for too large a header */
-
     if (r->err_status != NGX_HTTP_BAD_REQUEST) {
         return ngx_http_next_header_filter(r);
     }
 
     stream = ngx_http_h3_limits_codes_stream(r);
 
-    if (stream == NULL || stream->processed) {
+    if (stream == NULL
+        || stream->processed
+        || !ngx_http_h3_limits_codes_malformed(r))
+    {
         return ngx_http_next_header_filter(r);
     }
 
@@ -134,6 +136,42 @@ ngx_http_h3_limits_codes_header_filter(ngx_http_request_t *r)
                                  NGX_HTTP_H3_LIMITS_MESSAGE_ERROR);
 
     return NGX_ERROR;
+}
+
+
+/*
+ * nginx's own codes for a header that is too large, and for what is wrong with
+ * the client's certificate, are 400 by now, too: they stay what they are
+ */
+
+static ngx_uint_t
+ngx_http_h3_limits_codes_malformed(ngx_http_request_t *r)
+{
+    ngx_http_ssl_srv_conf_t    *sscf;
+    ngx_http_v3_parse_field_t  *field;
+#if (nginx_version >= 1030000)
+    ngx_http_core_srv_conf_t   *cscf;
+#endif
+
+    field = &r->v3_parse->headers.field_rep.field;
+
+    if (field->name.len + field->value.len > r->v3_parse->header_limit) {
+        return 0;
+    }
+
+#if (nginx_version >= 1030000)
+
+    cscf = ngx_http_get_module_srv_conf(r, ngx_http_core_module);
+
+    if (r->headers_in.count > cscf->max_headers) {
+        return 0;
+    }
+
+#endif
+
+    sscf = ngx_http_get_module_srv_conf(r, ngx_http_ssl_module);
+
+    return !sscf->verify;
 }
 
 

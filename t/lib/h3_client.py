@@ -86,6 +86,7 @@ from aioquic.quic.events import (ConnectionTerminated, HandshakeCompleted,
                                  StreamReset)
 from aioquic.quic.packet import QuicFrameType
 
+import quic_recovery  # noqa: F401
 from quic_net import parse_address, udp_socket
 
 H3_NO_ERROR = 0x0100

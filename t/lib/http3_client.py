@@ -46,6 +46,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 import pylsqpack
 
+import quic_recovery  # noqa: F401
 from quic_net import parse_address, pattern, udp_socket
 
 DATA, HEADERS, SETTINGS = 0, 1, 4

@@ -45,6 +45,16 @@ class Aborted(Exception):
     """The connection ended within a request."""
 
 
+class Corked:
+    """A writer that only collects."""
+
+    def __init__(self):
+        self.data = b""
+
+    def write(self, data):
+        self.data += data
+
+
 class Request:
     """What all protocols have; |body| yields the body's pieces."""
 
@@ -151,6 +161,16 @@ class Peer:
         self.finish()
         await self.flush()
 
+    async def answer_at_once(self, status, data):
+        """In one piece: a close that resets may overtake what comes later."""
+        writer, self.writer = self.writer, Corked()
+        self.begin(status, len(data))
+        self.send(data)
+        self.finish()
+        writer.write(self.writer.data)
+        self.writer = writer
+        await self.flush()
+
     async def act(self, request):
         _, action, *rest = request.path.split("?")[0].split("/")
         number = int(rest[0]) if rest else None
@@ -160,7 +180,7 @@ class Peer:
             await self.consume(request)
 
         elif action == "refuse":
-            await self.answer(number, b"refused")
+            await self.answer_at_once(number, b"refused")
             raise Aborted
 
         elif action == "deaf":

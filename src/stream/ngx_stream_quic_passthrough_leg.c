@@ -352,7 +352,11 @@ ngx_stream_quic_pt_leg_connect(ngx_stream_quic_pt_leg_t *leg,
         pc->log = (worker->unreachable == ngx_time()) ? &worker->quiet
                                                       : leg->pool->log;
 
-        rc = ngx_event_connect_peer(pc);
+        rc = ngx_stream_quic_pt_bind_leg(leg);
+
+        if (rc == NGX_OK) {
+            rc = ngx_event_connect_peer(pc);
+        }
 
         if (rc == NGX_OK || rc == NGX_AGAIN) {
             rc = ngx_stream_quic_pt_leg_start(leg);

@@ -83,6 +83,13 @@ static ngx_command_t  ngx_stream_quic_passthrough_commands[] = {
       offsetof(ngx_stream_quic_pt_srv_conf_t, sndbuf),
       &ngx_stream_quic_pt_socket_buffer },
 
+    { ngx_string("quic_passthrough_bind"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE12,
+      ngx_stream_quic_passthrough_bind,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("quic_passthrough_cid_zone"),
       NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE12,
       ngx_stream_quic_pt_cid_zone,
@@ -158,6 +165,7 @@ ngx_stream_quic_pt_create_srv_conf(ngx_conf_t *cf)
     pscf->timeout = NGX_CONF_UNSET_MSEC;
     pscf->rcvbuf = NGX_CONF_UNSET_SIZE;
     pscf->sndbuf = NGX_CONF_UNSET_SIZE;
+    pscf->bind = NGX_CONF_UNSET_PTR;
 
     return pscf;
 }
@@ -174,6 +182,8 @@ ngx_stream_quic_pt_merge_srv_conf(ngx_conf_t *cf, void *parent, void *child)
 
     ngx_conf_merge_size_value(conf->rcvbuf, prev->rcvbuf, 0);
     ngx_conf_merge_size_value(conf->sndbuf, prev->sndbuf, 0);
+
+    ngx_conf_merge_ptr_value(conf->bind, prev->bind, NULL);
 
     if (conf->timeout == 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,

@@ -122,6 +122,15 @@ typedef struct {
 } ngx_stream_quic_pt_main_conf_t;
 
 
+/* "quic_passthrough_bind": an address or a value */
+
+typedef struct {
+    ngx_addr_t                      *addr;
+    ngx_stream_complex_value_t      *value;
+    ngx_uint_t                       transparent; /* unsigned  :1; */
+} ngx_stream_quic_pt_bind_t;
+
+
 /* "quic_passthrough_cid_zone" */
 
 typedef struct {
@@ -137,6 +146,7 @@ typedef struct {
     ngx_msec_t                       timeout;
     size_t                           rcvbuf;      /* octets, 0: system's */
     size_t                           sndbuf;
+    ngx_stream_quic_pt_bind_t       *bind;        /* NULL: off */
 } ngx_stream_quic_pt_srv_conf_t;
 
 
@@ -288,6 +298,7 @@ struct ngx_stream_quic_pt_worker_s {
     time_t                           no_room;
     time_t                           no_live;
     time_t                           unreachable;
+    time_t                           unbindable;
     time_t                           complained;
     ngx_uint_t                       ncomplaints; /* in that second */
     ngx_log_t                        quiet;       /* alerts only */
@@ -359,6 +370,7 @@ struct ngx_stream_quic_pt_flow_s {
     ngx_msec_t                       timeout;
     size_t                           rcvbuf;
     size_t                           sndbuf;
+    ngx_addr_t                      *bind;        /* of legs, NULL: none */
     ngx_msec_t                       started;     /* or refused */
 
     socklen_t                        socklen;
@@ -372,6 +384,7 @@ struct ngx_stream_quic_pt_flow_s {
     unsigned                         half_open:1;
     unsigned                         refused:1;   /* no session any more */
     unsigned                         closing:1;   /* goes with the session */
+    unsigned                         transparent:1;  /* bind is not ours */
 };
 
 
@@ -490,6 +503,17 @@ void ngx_stream_quic_pt_backend_peer_failed(ngx_stream_quic_pt_leg_t *leg);
 void ngx_stream_quic_pt_backend_free_peer(ngx_stream_quic_pt_leg_t *leg,
     ngx_uint_t state);
 ngx_uint_t ngx_stream_quic_pt_backend_silent(ngx_stream_quic_pt_leg_t *leg);
+
+/*
+ * _bind.c: the local address of legs.  flow evaluates it, leg gives it to a
+ * leg that has its peer; both return NGX_ERROR, logged, if it is of no use.
+ */
+
+char *ngx_stream_quic_passthrough_bind(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+ngx_int_t ngx_stream_quic_pt_bind_flow(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_pt_bind_t *bind);
+ngx_int_t ngx_stream_quic_pt_bind_leg(ngx_stream_quic_pt_leg_t *leg);
 
 /* _backlog.c: what waits for a full socket */
 

@@ -174,6 +174,11 @@ ngx_stream_quic_pt_session_handler(ngx_stream_session_t *s)
     flow->sndbuf = pscf->sndbuf;
     flow->upstream = pscf->upstream;
 
+    if (ngx_stream_quic_pt_bind_flow(flow, pscf->bind) != NGX_OK) {
+        ngx_stream_quic_pt_flow_refuse(flow, NGX_STREAM_INTERNAL_SERVER_ERROR);
+        return;
+    }
+
     if (pscf->upstream_value) {
         rc = ngx_stream_quic_pt_session_eval(s, flow, pscf->upstream_value);
 

@@ -17,6 +17,9 @@ use Time::HiRes qw/sleep time/;
 
 our @EXPORT_OK = qw/wait_for slurp pid_gone/;
 
+# what every command is run by; QuicLB::Net sets it
+our @prefix;
+
 use constant INTERVAL => 0.02;
 use constant PATIENCE => 30;
 
@@ -71,6 +74,7 @@ sub new {
     $self->{pid} = fork() // die "fork: $!";
 
     if ($self->{pid} == 0) {
+        $command = [@prefix, @$command];
         close $writer;
         $self->_exec($command, $options{stdin} ? $reader : undef);
     }

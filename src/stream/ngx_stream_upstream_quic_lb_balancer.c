@@ -443,7 +443,7 @@ ngx_stream_upstream_quic_lb_try(ngx_peer_connection_t *pc,
 
     ngx_stream_upstream_rr_peer_lock(qp->rrp.peers, peer);
 
-    if (peer->down
+    if (ngx_stream_quic_lb_health_off(peer)
         || (!qp->regardless && !ngx_stream_upstream_quic_lb_available(peer))
         || (peer->max_conns && peer->conns >= peer->max_conns))
     {
@@ -461,7 +461,7 @@ ngx_stream_upstream_quic_lb_try(ngx_peer_connection_t *pc,
 }
 
 
-/* the rule of round robin; |peer| is locked */
+/* the rule of round robin, with "quic_health_check"; |peer| is locked */
 
 static ngx_uint_t
 ngx_stream_upstream_quic_lb_available(ngx_stream_upstream_rr_peer_t *peer)

@@ -20,6 +20,7 @@
 
 #include "ngx_stream_quic_lb_router.h"
 #include "ngx_stream_upstream_quic_lb_conf.h"
+#include "ngx_stream_upstream_quic_lb_health.h"
 #include "ngx_stream_upstream_quic_lb_peers.h"
 
 
@@ -31,6 +32,7 @@ typedef struct {
 
     ngx_stream_quic_lb_router_t            router;    /* of configs alone */
     ngx_stream_upstream_quic_lb_peers_t    peers;
+    ngx_stream_quic_lb_health_t           *health;    /* NULL: not asked */
 } ngx_stream_upstream_quic_lb_srv_conf_t;
 
 

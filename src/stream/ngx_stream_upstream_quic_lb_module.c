@@ -23,6 +23,7 @@ static ngx_int_t ngx_stream_upstream_init_quic_lb(ngx_conf_t *cf,
 static ngx_int_t ngx_stream_upstream_quic_lb_check_unix(ngx_conf_t *cf,
     ngx_stream_upstream_srv_conf_t *us);
 
+static ngx_int_t ngx_stream_upstream_quic_lb_preconfiguration(ngx_conf_t *cf);
 static ngx_int_t ngx_stream_upstream_quic_lb_postconfiguration(ngx_conf_t *cf);
 static void *ngx_stream_upstream_quic_lb_create_conf(ngx_conf_t *cf);
 static void ngx_stream_upstream_quic_lb_set_balancer(ngx_conf_t *cf);
@@ -100,12 +101,19 @@ static ngx_command_t  ngx_stream_upstream_quic_lb_commands[] = {
       offsetof(ngx_stream_quic_lb_conf_t, length_self_description),
       NULL },
 
+    { ngx_string("quic_health_check"),
+      NGX_STREAM_UPS_CONF|NGX_CONF_ANY,
+      ngx_stream_quic_lb_health_check,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      0,
+      NULL },
+
       ngx_null_command
 };
 
 
 static ngx_stream_module_t  ngx_stream_upstream_quic_lb_module_ctx = {
-    ngx_stream_quic_lb_add_variables,      /* preconfiguration */
+    ngx_stream_upstream_quic_lb_preconfiguration,  /* preconfiguration */
     ngx_stream_upstream_quic_lb_postconfiguration,  /* postconfiguration */
 
     NULL,                                  /* create main configuration */
@@ -122,11 +130,11 @@ ngx_module_t  ngx_stream_upstream_quic_lb_module = {
     ngx_stream_upstream_quic_lb_commands,  /* module directives */
     NGX_STREAM_MODULE,                     /* module type */
     NULL,                                  /* init master */
-    NULL,                                  /* init module */
-    NULL,                                  /* init process */
+    ngx_stream_quic_lb_health_init_module,  /* init module */
+    ngx_stream_quic_lb_health_init_process,  /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
-    NULL,                                  /* exit process */
+    ngx_stream_quic_lb_health_exit_process,  /* exit process */
     NULL,                                  /* exit master */
     NGX_MODULE_V1_PADDING
 };
@@ -207,6 +215,17 @@ ngx_stream_quic_lb_balances(ngx_stream_upstream_srv_conf_t *uscf)
 }
 
 
+static ngx_int_t
+ngx_stream_upstream_quic_lb_preconfiguration(ngx_conf_t *cf)
+{
+    if (ngx_stream_quic_lb_add_variables(cf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_stream_quic_lb_health_add_variables(cf);
+}
+
+
 /* a "quic_lb" block that another balancer has replaced would be ignored */
 
 static ngx_int_t
@@ -223,14 +242,22 @@ ngx_stream_upstream_quic_lb_postconfiguration(ngx_conf_t *cf)
 
     for (i = 0; i < umcf->upstreams.nelts; i++) {
 
-        if (uscfp[i]->srv_conf == NULL
-            || ngx_stream_quic_lb_balances(uscfp[i]))
-        {
+        if (uscfp[i]->srv_conf == NULL) {
             continue;
         }
 
         qcf = ngx_stream_conf_upstream_srv_conf(uscfp[i],
                                            ngx_stream_upstream_quic_lb_module);
+
+        if (qcf->health
+            && ngx_stream_quic_lb_health_init(cf, qcf->health) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        if (ngx_stream_quic_lb_balances(uscfp[i])) {
+            continue;
+        }
 
         for (n = 0; n <= QUIC_LB_CONFIG_MAX; n++) {
 

@@ -85,7 +85,7 @@ sub hold {
 
     my $start = time();
     $held{$name} = $t->client_start('--connect', "127.0.0.1:$port",
-                                    '--timeout', 60, '--connections', 12,
+                                    '--timeout', 60, '--connections', 48,
                                     'hold');
     $held{$name}->ready();
 

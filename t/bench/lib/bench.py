@@ -154,8 +154,11 @@ class Relay:
 
 
 def nginx(name, stream, namespace=None, http='', connections=65536, cpu=None,
-          **options):
-    """nginx with one worker, as a Relay"""
+          load=None, **options):
+    """nginx with one worker, as a Relay; |load|: load_module lines"""
+
+    if load is None:
+        load = os.environ['QUIC_LB_LOAD']
 
     affinity = ''
 
@@ -166,7 +169,7 @@ def nginx(name, stream, namespace=None, http='', connections=65536, cpu=None,
 
     os.makedirs(path(name), exist_ok=True)
     conf = write(name + '.conf', f"""
-{os.environ['QUIC_LB_LOAD']}
+{load}
 daemon off;
 user root;
 pid {path(name)}/nginx.pid;
@@ -197,6 +200,21 @@ events {{
                         return int(pid)
 
     return Relay(process, wait_for(f'nginx ({name})', worker))
+
+
+def certificate():
+    """files of a self-signed one and its key"""
+
+    files = path('cert.pem'), path('key.pem')
+
+    if not os.path.exists(files[0]):
+        subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt',
+                        'ec_paramgen_curve:prime256v1', '-nodes', '-subj',
+                        '/CN=bench', '-days', '30', '-out', files[0],
+                        '-keyout', files[1]], check=True,
+                       stderr=subprocess.DEVNULL)
+
+    return files
 
 
 def error_log(name):

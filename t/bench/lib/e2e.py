@@ -57,11 +57,7 @@ def server(megabytes):
         for _ in range(megabytes):
             f.write(os.urandom(1 << 20))
 
-    certificate, key = bench.path('cert.pem'), bench.path('key.pem')
-    subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt',
-                    'ec_paramgen_curve:prime256v1', '-nodes', '-subj',
-                    '/CN=bench', '-days', '30', '-out', certificate,
-                    '-keyout', key], check=True, stderr=subprocess.DEVNULL)
+    certificate, key = bench.certificate()
 
     servers = ''.join(f"""
     server {{

@@ -11,14 +11,19 @@ import bench
 
 MODULES = ('on', 'off', 'stock')
 PORTS = {'on': 4430, 'off': 4431, 'stock': 4432}
+ENDLESS_PORTS = {'on': 4440, 'off': 4441, 'stock': 4442}
 UPSTREAM_PORT, SINK_PORT = 8080, 8081
 
 PARALLEL = 20
 SMALL, LARGE = 1000, 1000000
 
+# connections that are not recycled
+ENDLESS = 'GET, not recycled'
+
 # name: (path, octets that are sent or 0, requests)
 LOADS = {
     'GET': ('/', 0, 8000),
+    ENDLESS: ('/', 0, 8000),
     'GET, proxied': ('/small', 0, 6000),
     'POST, proxied': ('/small', SMALL, 6000),
     'GET 1 MB, proxied': ('/large', 0, 100),
@@ -77,6 +82,7 @@ def upstream():
 def server(name):
     certificate, key = bench.certificate()
     folder = bench.path('server-' + name)
+    endless = 'http3_max_requests 10000000;' if name == 'on' else ''
     os.makedirs(folder, exist_ok=True)
 
     return bench.nginx('server-' + name, '', load=load_modules(name),
@@ -112,6 +118,17 @@ def server(name):
             proxy_pass http://u/put;
         }}
     }}
+
+    server {{
+        listen 127.0.0.1:{ENDLESS_PORTS[name]} quic reuseport rcvbuf=4m
+            sndbuf=4m;
+        keepalive_requests 10000000;
+        {endless}
+
+        location / {{
+            return 200 {'x' * SMALL};
+        }}
+    }}
 """)
 
 
@@ -139,11 +156,12 @@ def one(name, worker, load):
     worker ran, requests lost)"""
 
     path, size, count = LOADS[load]
+    port = (ENDLESS_PORTS if load == ENDLESS else PORTS)[name]
 
-    curl(PORTS[name], path, size, count // WARM_UP)
+    curl(port, path, size, count // WARM_UP)
 
     cpu = worker.cpu()
-    answered, seconds = curl(PORTS[name], path, size, count)
+    answered, seconds = curl(port, path, size, count)
     cpu = worker.cpu() - cpu
 
     if answered < count * 0.9:

@@ -34,15 +34,19 @@
  * Octets.  Short headers do not tell the length of their connection ID, so a
  * shorter one would too often match by chance.
  */
+
 #define NGX_STREAM_QUIC_PT_CID_MIN      4
 
 /* ms; servers seldom keep a silent connection for longer */
+
 #define NGX_STREAM_QUIC_PT_CID_TIMEOUT  300000
 
 /* ms after which it is told again that an ID is in use */
+
 #define NGX_STREAM_QUIC_PT_CID_TOUCH    5000
 
 /* the part of a zone that confirmed IDs never take: one of so many */
+
 #define NGX_STREAM_QUIC_PT_CID_ROOM     8
 
 
@@ -269,10 +273,10 @@ static ngx_int_t
 ngx_stream_quic_pt_cid_alloc(ngx_slab_pool_t *shpool,
     ngx_stream_quic_pt_cids_sh_t *sh)
 {
-    size_t                      n, buckets_size, entries_size;
-    ngx_uint_t                  i;
-    quic_lb_table_node_t      **buckets;
-    ngx_stream_quic_pt_cid_t   *entries;
+    size_t                     n, buckets_size, entries_size;
+    ngx_uint_t                 i;
+    quic_lb_table_node_t     **buckets;
+    ngx_stream_quic_pt_cid_t  *entries;
 
     n = shpool->pfree * ngx_pagesize / sizeof(ngx_stream_quic_pt_cid_t);
 
@@ -428,11 +432,11 @@ void
 ngx_stream_quic_pt_cid_learn(ngx_stream_quic_pt_leg_t *leg,
     quic_lb_packet_t *pkt)
 {
-    ngx_slab_pool_t               *shpool;
-    ngx_stream_quic_pt_cid_t      *entry;
-    ngx_stream_quic_pt_flow_t     *flow;
-    ngx_stream_quic_pt_cids_t     *cids;
-    ngx_stream_quic_pt_router_t   *router;
+    ngx_slab_pool_t              *shpool;
+    ngx_stream_quic_pt_cid_t     *entry;
+    ngx_stream_quic_pt_flow_t    *flow;
+    ngx_stream_quic_pt_cids_t    *cids;
+    ngx_stream_quic_pt_router_t  *router;
 
     flow = leg->flow;
 
@@ -448,7 +452,10 @@ ngx_stream_quic_pt_cid_learn(ngx_stream_quic_pt_leg_t *leg,
         return;
     }
 
-    /* no protocol should let a client choose it, but this one is client's */
+    /*
+     * a server that goes by the DCID its client chose: a client could so claim
+     * the ID of another's connection
+     */
 
     if (flow->route.by != NGX_STREAM_QUIC_LB_CID
         && pkt->scid_len == flow->route.dcid_len
@@ -484,9 +491,9 @@ static ngx_uint_t
 ngx_stream_quic_pt_cid_needless(ngx_stream_quic_lb_router_t *router,
     ngx_stream_quic_pt_leg_t *leg, quic_lb_packet_t *pkt)
 {
-    quic_lb_packet_t             reply;
-    ngx_stream_quic_lb_route_t   route;
-    ngx_stream_quic_lb_server_t *server;
+    quic_lb_packet_t              reply;
+    ngx_stream_quic_lb_route_t    route;
+    ngx_stream_quic_lb_server_t  *server;
 
     ngx_memzero(&reply, sizeof(quic_lb_packet_t));
 

@@ -183,8 +183,8 @@ ngx_stream_quic_pt_leg_init_peer(ngx_stream_quic_pt_leg_t *leg,
     ngx_int_t                        rc;
     ngx_pool_t                      *pool;
     ngx_stream_session_t            *s, saved;
-    ngx_stream_upstream_srv_conf_t  *uscf;
     ngx_stream_quic_pt_flow_t       *flow;
+    ngx_stream_upstream_srv_conf_t  *uscf;
 
     if (route->by == NGX_STREAM_QUIC_LB_CID) {
         return ngx_stream_quic_pt_leg_init_learned(leg, route);
@@ -823,8 +823,8 @@ ngx_stream_quic_pt_leg_close(ngx_stream_quic_pt_leg_t *leg)
 {
     ngx_uint_t                    silent;
     ngx_stream_session_t         *s;
-    ngx_stream_upstream_state_t  *state;
     ngx_stream_quic_pt_flow_t    *flow;
+    ngx_stream_upstream_state_t  *state;
 
     flow = leg->flow;
     s = flow->session;

@@ -440,9 +440,9 @@ static ngx_int_t
 ngx_stream_quic_pt_init_cids(ngx_conf_t *cf,
     ngx_stream_quic_pt_router_t *router, ngx_stream_conf_addr_t *addr)
 {
-    ngx_uint_t                       i;
-    ngx_stream_core_srv_conf_t     **cscfp;
-    ngx_stream_quic_pt_srv_conf_t   *pscf, *first;
+    ngx_uint_t                      i;
+    ngx_stream_core_srv_conf_t    **cscfp;
+    ngx_stream_quic_pt_srv_conf_t  *pscf, *first;
 
     cscfp = addr->servers.elts;
 
@@ -483,9 +483,9 @@ ngx_stream_quic_pt_add_upstreams(ngx_conf_t *cf,
     ngx_stream_quic_lb_router_t *router, ngx_stream_core_srv_conf_t *cscf)
 {
     ngx_uint_t                        i;
+    ngx_stream_quic_pt_srv_conf_t    *pscf;
     ngx_stream_upstream_srv_conf_t  **uscfp;
     ngx_stream_upstream_main_conf_t  *umcf;
-    ngx_stream_quic_pt_srv_conf_t    *pscf;
 
     pscf = ngx_stream_get_module_srv_conf(cscf->ctx,
                                           ngx_stream_quic_passthrough_module);

@@ -292,7 +292,7 @@ struct ngx_stream_quic_pt_worker_s {
 
     ngx_uint_t                       no_batches;  /* recvmmsg(), sendmmsg() */
     ngx_uint_t                       plain;       /* no UDP_SEGMENT at all */
-    ngx_uint_t                       no_segments; /* unsigned no_segments:1; */
+    ngx_uint_t                       no_segments; /* refused: it is told */
 
     /* when it was last logged, so that a flood is not a flood of lines */
     time_t                           no_room;

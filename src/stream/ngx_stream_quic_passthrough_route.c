@@ -56,8 +56,8 @@ ngx_stream_quic_pt_route_repeated(ngx_stream_quic_pt_flow_t *flow,
     u_char *data, size_t len)
 {
     size_t                       offset;
-    ngx_stream_quic_lb_route_t  *route;
     ngx_stream_quic_pt_leg_t    *leg;
+    ngx_stream_quic_lb_route_t  *route;
 
     leg = flow->route_leg;
     route = &flow->route;

@@ -338,8 +338,8 @@ ngx_stream_quic_pt_session_resolved(ngx_resolver_ctx_t *ctx)
 {
     ngx_int_t                        rc;
     ngx_stream_session_t            *s;
-    ngx_stream_upstream_resolved_t  *ur;
     ngx_stream_quic_pt_flow_t       *flow;
+    ngx_stream_upstream_resolved_t  *ur;
 
     flow = ctx->data;
     s = flow->session;

@@ -81,15 +81,14 @@ ngx_int_t
 ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_socket_t *sock, ngx_listening_t *ls)
 {
-    int                                     n;
-    ngx_int_t                               i;
-    struct iovec                            iov[NGX_STREAM_QUIC_PT_MESSAGES];
-    struct msghdr                          *msg;
-    struct mmsghdr                          msgs[NGX_STREAM_QUIC_PT_MESSAGES];
+    int                            n;
+    ngx_int_t                      i;
+    struct iovec                   iov[NGX_STREAM_QUIC_PT_MESSAGES];
+    struct msghdr                 *msg;
+    struct mmsghdr                 msgs[NGX_STREAM_QUIC_PT_MESSAGES];
     ngx_stream_quic_pt_batch_t    *batch;
     ngx_stream_quic_pt_message_t  *m;
-    ngx_stream_quic_pt_control_t   control[
-                                                NGX_STREAM_QUIC_PT_MESSAGES];
+    ngx_stream_quic_pt_control_t   control[NGX_STREAM_QUIC_PT_MESSAGES];
 
     batch = worker->batch;
     batch->npieces = 0;
@@ -550,13 +549,13 @@ static ngx_int_t
 ngx_stream_quic_pt_udp_send_plain(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run)
 {
-    ngx_err_t                      err;
-    ngx_uint_t                     told;
-    struct iovec                   iov;
-    struct msghdr                  msg;
-    ngx_stream_quic_pt_run_t       single;
-    ngx_stream_quic_pt_piece_t     part;
-    ngx_stream_quic_pt_control_t   control;
+    ngx_err_t                     err;
+    ngx_uint_t                    told;
+    struct iovec                  iov;
+    struct msghdr                 msg;
+    ngx_stream_quic_pt_run_t      single;
+    ngx_stream_quic_pt_piece_t    part;
+    ngx_stream_quic_pt_control_t  control;
 
     single = *run;
     single.segments = 1;

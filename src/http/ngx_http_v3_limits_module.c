@@ -107,6 +107,8 @@ ngx_http_h3_limits_create_main_conf(ngx_conf_t *cf)
      *     hmcf->shared = NULL;
      *     hmcf->share = NULL;
      *     hmcf->limit_requests = 0;
+     *     hmcf->upstreams = { NULL };
+     *     hmcf->unknown_is_data = 0;
      */
 
     return ngx_pcalloc(cf->pool, sizeof(ngx_http_h3_limits_main_conf_t));

@@ -127,11 +127,11 @@ ngx_http_h3_limits_requests_init_module(ngx_cycle_t *cycle)
 static ngx_int_t
 ngx_http_h3_limits_connection_init(ngx_connection_t *c)
 {
-    ngx_pool_cleanup_t              *cln;
-    ngx_http_connection_t           *hc;
-    ngx_http_v3_session_t           *h3c;
-    ngx_http_h3_limits_session_t    *s;
-    ngx_http_h3_limits_srv_conf_t   *hscf;
+    ngx_pool_cleanup_t             *cln;
+    ngx_http_connection_t          *hc;
+    ngx_http_v3_session_t          *h3c;
+    ngx_http_h3_limits_session_t   *s;
+    ngx_http_h3_limits_srv_conf_t  *hscf;
 
     hc = c->data;
 
@@ -196,7 +196,7 @@ ngx_http_h3_limits_session(ngx_connection_t *c)
 static void
 ngx_http_h3_limits_connection_cleanup(void *data)
 {
-    ngx_http_h3_limits_session_t  *s = data;
+    ngx_http_h3_limits_session_t *s = data;
 
     if (s->timer.timer_set) {
         ngx_del_timer(&s->timer);
@@ -421,7 +421,7 @@ ngx_http_h3_limits_stream_done(ngx_http_h3_limits_stream_t *stream)
 static void
 ngx_http_h3_limits_stream_cleanup(void *data)
 {
-    ngx_http_h3_limits_stream_t  *stream = data;
+    ngx_http_h3_limits_stream_t *stream = data;
 
     if (stream->session->draining) {
         ngx_http_h3_limits_drain_request_done(stream->session);
@@ -434,8 +434,8 @@ ngx_http_h3_limits_reject(ngx_http_h3_limits_session_t *s, ngx_connection_t *c)
 {
     ngx_int_t                code;
     ngx_connection_t        *pc;
-    ngx_http_v3_srv_conf_t  *h3scf;
     ngx_http_connection_t   *hc;
+    ngx_http_v3_srv_conf_t  *h3scf;
 
     pc = s->connection;
 

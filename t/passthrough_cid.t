@@ -331,6 +331,7 @@ for my $case (
     ['zone=a:1m timeout=0', 'invalid parameter "timeout=0"'],
     ['zone=a:1m timeout=x', 'invalid parameter "timeout=x"'],
     ['zone=a:1m bogus', 'invalid parameter "bogus"'],
+    ['zone=a:1m zone=b:1m', 'invalid parameter "zone=b:1m"'],
     ['zone=quic_passthrough:32k', 'quic_passthrough'],
     ['zone=nowhere', 'zero size shared memory zone "nowhere"'],
 ) {

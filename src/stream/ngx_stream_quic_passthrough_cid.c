@@ -132,7 +132,7 @@ ngx_stream_quic_pt_cid_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     for (i = 1; i < cf->args->nelts; i++) {
 
-        if (ngx_strncmp(value[i].data, "zone=", 5) == 0) {
+        if (name.len == 0 && ngx_strncmp(value[i].data, "zone=", 5) == 0) {
 
             if (ngx_stream_quic_pt_cid_parse_zone(cf, &value[i], &name, &size)
                 != NGX_OK)

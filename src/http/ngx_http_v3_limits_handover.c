@@ -300,8 +300,7 @@ ngx_http_h3_limits_handover(ngx_connection_t *c)
     if (listener->failed++ == 0) {
         ngx_log_error(NGX_LOG_WARN, c->log, 0,
                       "no socket for an HTTP/3 connection of a worker that "
-                      "quits: it will be lost at reload; increase "
-                      "\"worker_rlimit_nofile\" or \"worker_connections\"");
+                      "quits: it will be lost at reload, and so may others");
     }
 }
 
@@ -310,6 +309,7 @@ static ngx_socket_t
 ngx_http_h3_limits_handover_socket(ngx_connection_t *c)
 {
     int                 value;
+    ngx_err_t           err;
     ngx_socket_t        fd;
     struct sock_fprog   program;
     struct sock_filter  drop[1] = { BPF_STMT(BPF_RET|BPF_K, 0) };
@@ -342,8 +342,13 @@ ngx_http_h3_limits_handover_socket(ngx_connection_t *c)
     }
 
     if (bind(fd, c->local_sockaddr, c->local_socklen) == -1) {
-        ngx_log_error(NGX_LOG_ERR, c->log, ngx_socket_errno,
-                      "bind() failed");
+        err = ngx_socket_errno;
+
+        ngx_log_error(NGX_LOG_ERR, c->log, err, "bind() failed%s",
+                      err == NGX_EACCES
+                      ? ", workers may not use the port: lower the sysctl "
+                        "net.ipv4.ip_unprivileged_port_start"
+                      : "");
         goto failed;
     }
 

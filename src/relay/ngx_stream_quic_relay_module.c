@@ -5,8 +5,7 @@
 
 
 /*
- * The directives of the relay's TLS toward the upstream, which is verified
- * always: there is no switch for that.
+ * The directives of the relay, and what they demand.
  */
 
 
@@ -17,11 +16,22 @@
 
 #include "ngx_stream_quic_relay_module.h"
 
+#include <ngx_stream_ssl_module.h>
+
 
 static void *ngx_stream_quic_relay_create_main_conf(ngx_conf_t *cf);
 static void *ngx_stream_quic_relay_create_srv_conf(ngx_conf_t *cf);
 static char *ngx_stream_quic_relay_merge_srv_conf(ngx_conf_t *cf,
     void *parent, void *child);
+static char *ngx_stream_quic_relay(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_stream_quic_relay_range(ngx_conf_t *cf, void *post,
+    void *data);
+static ngx_int_t ngx_stream_quic_relay_init(ngx_conf_t *cf);
+static ngx_int_t ngx_stream_quic_relay_init_address(ngx_conf_t *cf,
+    ngx_stream_conf_addr_t *addr);
+static ngx_int_t ngx_stream_quic_relay_init_server(ngx_conf_t *cf,
+    ngx_stream_core_srv_conf_t *cscf);
 static char *ngx_stream_quic_relay_ssl_verify_depth(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 static char *ngx_stream_quic_relay_set_ssl(ngx_conf_t *cf,
@@ -31,7 +41,90 @@ static char *ngx_stream_quic_relay_set_ssl(ngx_conf_t *cf,
 #define NGX_STREAM_QUIC_RELAY_DEPTH  100      /* certificates, at most */
 
 
+/* what a value may be; the name is for the message */
+
+typedef struct {
+    ngx_conf_post_handler_pt         handler;
+    const char                      *name;
+    uint64_t                         min;
+    uint64_t                         max;
+} ngx_stream_quic_relay_range_t;
+
+
+/* below 16k a round trip carries too little, above 1g it is no bound */
+
+static ngx_stream_quic_relay_range_t  ngx_stream_quic_relay_window_range = {
+    ngx_stream_quic_relay_range, "quic_relay_stream_window",
+    16 * 1024, 1024 * 1024 * 1024
+};
+
+static ngx_stream_quic_relay_range_t  ngx_stream_quic_relay_streams_range = {
+    ngx_stream_quic_relay_range, "quic_relay_max_streams", 1, 65536
+};
+
+static ngx_stream_quic_relay_range_t  ngx_stream_quic_relay_queue_range = {
+    ngx_stream_quic_relay_range, "quic_relay_datagram_queue", 1, 65536
+};
+
+static ngx_stream_quic_relay_range_t  ngx_stream_quic_relay_timeout_range = {
+    ngx_stream_quic_relay_range, "quic_relay_timeout", 1000, 86400000
+};
+
+static ngx_stream_quic_relay_range_t  ngx_stream_quic_relay_connect_range = {
+    ngx_stream_quic_relay_range, "quic_relay_connect_timeout", 100, 3600000
+};
+
+
 static ngx_command_t  ngx_stream_quic_relay_commands[] = {
+
+    { ngx_string("quic_relay"),
+      NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
+      ngx_stream_quic_relay,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("quic_relay_stream_window"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_size_slot,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      offsetof(ngx_stream_quic_relay_srv_conf_t, stream_window),
+      &ngx_stream_quic_relay_window_range },
+
+    { ngx_string("quic_relay_max_streams"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_num_slot,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      offsetof(ngx_stream_quic_relay_srv_conf_t, max_streams),
+      &ngx_stream_quic_relay_streams_range },
+
+    { ngx_string("quic_relay_datagram_queue"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_num_slot,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      offsetof(ngx_stream_quic_relay_srv_conf_t, datagram_queue),
+      &ngx_stream_quic_relay_queue_range },
+
+    { ngx_string("quic_relay_timeout"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_msec_slot,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      offsetof(ngx_stream_quic_relay_srv_conf_t, timeout),
+      &ngx_stream_quic_relay_timeout_range },
+
+    { ngx_string("quic_relay_connect_timeout"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_msec_slot,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      offsetof(ngx_stream_quic_relay_srv_conf_t, connect_timeout),
+      &ngx_stream_quic_relay_connect_range },
+
+    { ngx_string("quic_relay_ssl_name"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_str_slot,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      offsetof(ngx_stream_quic_relay_srv_conf_t, ssl_name),
+      NULL },
 
     { ngx_string("quic_relay_ssl_trusted_certificate"),
       NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
@@ -60,7 +153,7 @@ static ngx_command_t  ngx_stream_quic_relay_commands[] = {
 
 static ngx_stream_module_t  ngx_stream_quic_relay_module_ctx = {
     NULL,                                  /* preconfiguration */
-    NULL,                                  /* postconfiguration */
+    ngx_stream_quic_relay_init,            /* postconfiguration */
 
     ngx_stream_quic_relay_create_main_conf, /* create main configuration */
     NULL,                                  /* init main configuration */
@@ -77,7 +170,7 @@ ngx_module_t  ngx_stream_quic_relay_module = {
     NGX_STREAM_MODULE,                     /* module type */
     NULL,                                  /* init master */
     NULL,                                  /* init module */
-    NULL,                                  /* init process */
+    ngx_stream_quic_relay_udp_init_process, /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
     NULL,                                  /* exit process */
@@ -113,12 +206,19 @@ ngx_stream_quic_relay_create_srv_conf(ngx_conf_t *cf)
     /*
      * set by ngx_pcalloc():
      *
+     *     conf->upstream = NULL;
+     *     conf->ssl_name = { 0, NULL };
      *     conf->ssl_trusted_certificate = { 0, NULL };
      *     conf->ssl_crl = { 0, NULL };
      *     conf->ssl.ctx = NULL;
      */
 
     conf->ssl_verify_depth = NGX_CONF_UNSET_UINT;
+    conf->stream_window = NGX_CONF_UNSET_SIZE;
+    conf->max_streams = NGX_CONF_UNSET_UINT;
+    conf->datagram_queue = NGX_CONF_UNSET_UINT;
+    conf->timeout = NGX_CONF_UNSET_MSEC;
+    conf->connect_timeout = NGX_CONF_UNSET_MSEC;
 
     return conf;
 }
@@ -136,6 +236,22 @@ ngx_stream_quic_relay_merge_srv_conf(ngx_conf_t *cf, void *parent,
     ngx_conf_merge_str_value(conf->ssl_crl, prev->ssl_crl, "");
     ngx_conf_merge_uint_value(conf->ssl_verify_depth,
                               prev->ssl_verify_depth, 1);
+    ngx_conf_merge_size_value(conf->stream_window, prev->stream_window,
+                              256 * 1024);
+    ngx_conf_merge_uint_value(conf->max_streams, prev->max_streams, 256);
+    ngx_conf_merge_uint_value(conf->datagram_queue, prev->datagram_queue,
+                              1024);
+    ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 60000);
+    ngx_conf_merge_msec_value(conf->connect_timeout, prev->connect_timeout,
+                              10000);
+
+    /* as a proxy verifies: by the name that the directive has */
+
+    ngx_conf_merge_str_value(conf->ssl_name, prev->ssl_name, "");
+
+    if (conf->upstream && conf->ssl_name.len == 0) {
+        conf->ssl_name = conf->upstream->host;
+    }
 
     return ngx_stream_quic_relay_set_ssl(cf, conf);
 }
@@ -154,6 +270,15 @@ ngx_stream_quic_relay_set_ssl(ngx_conf_t *cf,
                                "\"quic_relay_ssl_crl\" \"%V\" needs "
                                "\"quic_relay_ssl_trusted_certificate\"",
                                &conf->ssl_crl);
+            return NGX_CONF_ERROR;
+        }
+
+        if (conf->upstream) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"quic_relay\" to \"%V\" needs "
+                               "\"quic_relay_ssl_trusted_certificate\": "
+                               "upstreams are always verified",
+                               &conf->upstream->host);
             return NGX_CONF_ERROR;
         }
 
@@ -185,7 +310,9 @@ ngx_stream_quic_relay_set_ssl(ngx_conf_t *cf,
         return NGX_CONF_ERROR;
     }
 
-    if (ngx_ssl_crl(cf, &conf->ssl, &conf->ssl_crl) != NGX_OK) {
+    if (ngx_ssl_crl(cf, &conf->ssl, &conf->ssl_crl) != NGX_OK
+        || ngx_stream_quic_relay_tls_init_upstream(cf, conf) != NGX_OK)
+    {
         return NGX_CONF_ERROR;
     }
 
@@ -219,4 +346,187 @@ ngx_stream_quic_relay_ssl_verify_depth(ngx_conf_t *cf, ngx_command_t *cmd,
     rscf->ssl_verify_depth = depth;
 
     return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_stream_quic_relay(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_stream_quic_relay_srv_conf_t *rscf = conf;
+
+    ngx_url_t                           u;
+    ngx_str_t                          *value;
+    ngx_stream_core_srv_conf_t         *cscf;
+    ngx_stream_quic_relay_main_conf_t  *rmcf;
+
+    if (rscf->upstream) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    ngx_memzero(&u, sizeof(ngx_url_t));
+
+    u.url = value[1];
+    u.no_resolve = 1;
+
+    rscf->upstream = ngx_stream_upstream_add(cf, &u, 0);
+    if (rscf->upstream == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    cscf = ngx_stream_conf_get_module_srv_conf(cf, ngx_stream_core_module);
+    cscf->handler = ngx_stream_quic_relay_session_handler;
+
+    rmcf = ngx_stream_conf_get_module_main_conf(cf,
+                                                ngx_stream_quic_relay_module);
+    rmcf->used = 1;
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_stream_quic_relay_range(ngx_conf_t *cf, void *post, void *data)
+{
+    ngx_stream_quic_relay_range_t *range = post;
+
+    uint64_t    value;
+    ngx_str_t  *args;
+
+    /* all of them are of one size */
+
+    value = *(size_t *) data;
+
+    if (value >= range->min && value <= range->max) {
+        return NGX_CONF_OK;
+    }
+
+    args = cf->args->elts;
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "\"%s\" must be %uL to %uL, not \"%V\"",
+                       range->name, range->min, range->max, &args[1]);
+
+    return NGX_CONF_ERROR;
+}
+
+
+static ngx_int_t
+ngx_stream_quic_relay_init(ngx_conf_t *cf)
+{
+    ngx_uint_t                          a, p;
+    ngx_core_conf_t                    *ccf;
+    ngx_stream_conf_addr_t             *addr;
+    ngx_stream_conf_port_t             *port;
+    ngx_stream_core_main_conf_t        *cmcf;
+    ngx_stream_quic_relay_main_conf_t  *rmcf;
+
+    rmcf = ngx_stream_conf_get_module_main_conf(cf,
+                                                ngx_stream_quic_relay_module);
+    cmcf = ngx_stream_conf_get_module_main_conf(cf, ngx_stream_core_module);
+    ccf = (ngx_core_conf_t *) ngx_get_conf(cf->cycle->conf_ctx,
+                                           ngx_core_module);
+
+    if (!rmcf->used || cmcf->ports == NULL) {
+        return NGX_OK;
+    }
+
+    if (ccf->worker_processes != NGX_CONF_UNSET && ccf->worker_processes > 1) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"quic_relay\" needs \"worker_processes 1\", not "
+                           "\"%i\": packets of a connection would reach "
+                           "workers that do not have it",
+                           ccf->worker_processes);
+        return NGX_ERROR;
+    }
+
+    port = cmcf->ports->elts;
+
+    for (p = 0; p < cmcf->ports->nelts; p++) {
+        addr = port[p].addrs.elts;
+
+        for (a = 0; a < port[p].addrs.nelts; a++) {
+
+            if (ngx_stream_quic_relay_init_address(cf, &addr[a]) != NGX_OK) {
+                return NGX_ERROR;
+            }
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/* datagrams cannot be read by two: all servers of an address relay, or none */
+
+static ngx_int_t
+ngx_stream_quic_relay_init_address(ngx_conf_t *cf,
+    ngx_stream_conf_addr_t *addr)
+{
+    ngx_uint_t                         i, relays;
+    ngx_stream_core_srv_conf_t       **cscfp;
+    ngx_stream_quic_relay_srv_conf_t  *rscf;
+
+    cscfp = addr->servers.elts;
+    relays = 0;
+
+    for (i = 0; i < addr->servers.nelts; i++) {
+        rscf = cscfp[i]->ctx->srv_conf[ngx_stream_quic_relay_module.ctx_index];
+
+        if (rscf->upstream == NULL) {
+            continue;
+        }
+
+        relays++;
+
+        if (addr->opt.type != SOCK_DGRAM) {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "\"quic_relay\" needs \"listen %V udp\" in %s:%ui",
+                          &addr->opt.addr_text, cscfp[i]->file_name,
+                          cscfp[i]->line);
+            return NGX_ERROR;
+        }
+
+        if (ngx_stream_quic_relay_init_server(cf, cscfp[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (relays && relays != addr->servers.nelts) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "all servers of \"listen %V udp\" need \"quic_relay\", "
+                      "or none", &addr->opt.addr_text);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_stream_quic_relay_init_server(ngx_conf_t *cf,
+    ngx_stream_core_srv_conf_t *cscf)
+{
+    ngx_stream_ssl_srv_conf_t  *sscf;
+
+    sscf = cscf->ctx->srv_conf[ngx_stream_ssl_module.ctx_index];
+
+    if (sscf->certificates == NULL || sscf->ssl.ctx == NULL) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "no \"ssl_certificate\" is defined for \"quic_relay\" "
+                      "in %s:%ui", cscf->file_name, cscf->line);
+        return NGX_ERROR;
+    }
+
+    /* RFC 9001, 4.2 */
+
+    if (!(sscf->protocols & NGX_SSL_TLSv1_3)) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"quic_relay\" needs \"ssl_protocols\" with "
+                      "\"TLSv1.3\" in %s:%ui", cscf->file_name, cscf->line);
+        return NGX_ERROR;
+    }
+
+    return ngx_stream_quic_relay_tls_init_server(cf, sscf->ssl.ctx);
 }

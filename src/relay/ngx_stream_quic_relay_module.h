@@ -8,8 +8,8 @@
  * Relay.  A client's datagram is read from the listening socket (_udp.c) and
  * finds its connection by the destination connection ID; a new one becomes an
  * nginx stream session (_session.c).  Each session has two QUIC connections of
- * ngtcp2 (_conn.c): one ends the client's, the other goes to the upstream
- * (_upstream.c).  The client's handshake is held until the upstream has
+ * ngtcp2 (_conn.c, _callbacks.c): one ends the client's, the other goes to the
+ * upstream (_upstream.c).  The client's handshake is held until the upstream has
  * answered (_tls.c).  Streams (_stream.c) and datagrams (_datagram.c) go from
  * one connection to its peer.
  *
@@ -45,6 +45,9 @@
 
 /* octets of an ALPN offer that is passed on */
 #define NGX_STREAM_QUIC_RELAY_ALPN    1024
+
+/* STOP_SENDING frames of one datagram */
+#define NGX_STREAM_QUIC_RELAY_STOPS   512
 
 /* connection IDs of one connection, ngtcp2's pool and those of the client */
 #define NGX_STREAM_QUIC_RELAY_CIDS    32
@@ -84,6 +87,14 @@ typedef struct {
 } ngx_stream_quic_relay_srv_conf_t;
 
 
+/* STOP_SENDING as received */
+
+typedef struct {
+    int64_t                          id;
+    uint64_t                         code;
+} ngx_stream_quic_relay_stop_t;
+
+
 struct ngx_stream_quic_relay_worker_s {
     ngx_log_t                       *log;
 
@@ -96,8 +107,14 @@ struct ngx_stream_quic_relay_worker_s {
     quic_lb_table_t                  cids;
     quic_lb_hash_key_t               key;
 
+    ngx_stream_quic_relay_t         *current;     /* being made; NULL: gone */
+    ngx_stream_quic_relay_conn_t    *reading;     /* inside ngtcp2's read */
+    ngx_uint_t                       nstops;      /* seen by it */
+    ngx_stream_quic_relay_stop_t     stops[NGX_STREAM_QUIC_RELAY_STOPS];
+
     ngx_uint_t                       reserve;     /* nginx's connections */
     u_char                           secret[32];  /* of stateless resets */
+    u_char                           retry[32];   /* of Retry tokens */
     u_char                          *buffer;      /* to read into */
     u_char                          *out;         /* to write into */
 };
@@ -161,21 +178,23 @@ struct ngx_stream_quic_relay_s {
     u_char                           chosen[256]; /* by the upstream */
     size_t                           chosen_len;
 
-    ngx_event_t                      timer;       /* of both handshakes */
     ngx_event_t                      finish;      /* posted: to free it all */
     ngx_int_t                        status;      /* of the session */
+    uint8_t                          alert;       /* TLS, to the client */
 
     unsigned                         helloed:1;   /* ClientHello was seen */
     unsigned                         answered:1;  /* upstream handshake done */
     unsigned                         refused:1;   /* upstream failed */
     unsigned                         relaying:1;  /* both are handshaked */
+    unsigned                         retry:1;     /* Retry, no connection */
     unsigned                         finishing:1;
+    unsigned                         peered:1;    /* balancer is to be told */
 };
 
 
 /* _conn.c */
 
-/* makes the connection toward the client from its first Initial */
+/* makes the connection toward the client; NGX_DECLINED: a bad token */
 ngx_int_t ngx_stream_quic_relay_conn_accept(ngx_stream_quic_relay_conn_t *conn,
     ngtcp2_pkt_hd *hd);
 
@@ -205,6 +224,18 @@ void ngx_stream_quic_relay_conn_failed(ngx_stream_quic_relay_conn_t *conn,
     int rc);
 void ngx_stream_quic_relay_conn_free(ngx_stream_quic_relay_conn_t *conn);
 ngtcp2_tstamp ngx_stream_quic_relay_now(void);
+
+
+/* _callbacks.c */
+
+const ngtcp2_callbacks *ngx_stream_quic_relay_conn_callbacks(void);
+
+/*
+ * ngtcp2 before 1.24 does not tell of STOP_SENDING: it is read in the decrypt
+ * callback, and applied when the datagram has turned out to be valid.
+ */
+void ngx_stream_quic_relay_stops_begin(ngx_stream_quic_relay_conn_t *conn);
+int ngx_stream_quic_relay_stops_apply(ngx_stream_quic_relay_conn_t *conn);
 
 
 /* _tls.c */

@@ -1,0 +1,741 @@
+
+/*
+ * Copyright (C) ngx-quic-lb contributors
+ */
+
+
+/*
+ * Datagrams from and to the sockets.
+ *
+ * A listening socket is read through a descriptor made by dup(): nginx closes
+ * its own as soon as the worker is told to quit, while the connections still
+ * have to be closed.
+ */
+
+
+#include "ngx_stream_quic_relay_module.h"
+#include "quic_lb_error.h"
+
+#include <openssl/rand.h>
+
+
+/* datagrams of one turn: others want to be served, too */
+#define NGX_STREAM_QUIC_RELAY_TURN    64
+
+/* RFC 9000, 14.1 and 10.3: octets */
+#define NGX_STREAM_QUIC_RELAY_MIN     1200
+#define NGX_STREAM_QUIC_RELAY_RESET   43
+
+/* connection IDs that all connections of a worker may have, for each one */
+#define NGX_STREAM_QUIC_RELAY_SHARE   8
+
+
+static ngx_int_t ngx_stream_quic_relay_udp_init_worker(ngx_cycle_t *cycle,
+    ngx_stream_quic_relay_main_conf_t *rmcf);
+static ngx_int_t ngx_stream_quic_relay_udp_listen(
+    ngx_stream_quic_relay_worker_t *worker, ngx_listening_t *ls);
+static void ngx_stream_quic_relay_udp_unused(ngx_event_t *ev);
+static void ngx_stream_quic_relay_udp_read_client(ngx_event_t *rev);
+static ssize_t ngx_stream_quic_relay_udp_recv(ngx_connection_t *c,
+    u_char *data, ngx_sockaddr_t *local, ngx_sockaddr_t *remote,
+    socklen_t *socklen);
+static void ngx_stream_quic_relay_udp_datagram(
+    ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
+    ngtcp2_path *path, u_char *data, size_t len);
+static void ngx_stream_quic_relay_udp_new(
+    ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
+    ngtcp2_path *path, u_char *data, size_t len);
+static void ngx_stream_quic_relay_udp_retry(
+    ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
+    ngtcp2_path *path, ngtcp2_pkt_hd *hd);
+static void ngx_stream_quic_relay_udp_negotiate(
+    ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
+    ngtcp2_path *path, ngtcp2_version_cid *vc);
+static void ngx_stream_quic_relay_udp_reset(
+    ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
+    ngtcp2_path *path, ngtcp2_version_cid *vc, size_t len);
+static ngx_int_t ngx_stream_quic_relay_udp_sendmsg(ngx_connection_t *c,
+    const ngtcp2_path *path, ngx_uint_t connected, u_char *data, size_t len,
+    size_t segment);
+static ngx_stream_quic_relay_cid_t *ngx_stream_quic_relay_udp_find(
+    ngx_stream_quic_relay_worker_t *worker, const uint8_t *data, size_t len);
+
+
+ngx_int_t
+ngx_stream_quic_relay_udp_init_process(ngx_cycle_t *cycle)
+{
+    ngx_uint_t                          i;
+    ngx_listening_t                    *ls;
+    ngx_stream_port_t                  *port;
+    ngx_stream_in_addr_t               *addr;
+    ngx_stream_conf_ctx_t              *ctx;
+    ngx_stream_quic_relay_srv_conf_t   *conf;
+    ngx_stream_quic_relay_main_conf_t  *rmcf;
+
+    if (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_SINGLE)
+    {
+        return NGX_OK;
+    }
+
+    rmcf = ngx_stream_cycle_get_module_main_conf(cycle,
+                                                ngx_stream_quic_relay_module);
+
+    if (rmcf == NULL || !rmcf->used) {
+        return NGX_OK;
+    }
+
+    if (ngx_stream_quic_relay_udp_init_worker(cycle, rmcf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ls = cycle->listening.elts;
+
+    for (i = 0; i < cycle->listening.nelts; i++) {
+
+        if (ls[i].connection == NULL
+            || ls[i].type != SOCK_DGRAM
+            || ls[i].handler != ngx_stream_init_connection)
+        {
+            continue;
+        }
+
+        /*
+         * all servers of an address relay, or none; the default one's place
+         * in both kinds of addresses is the same only through its type
+         */
+
+        port = ls[i].servers;
+
+#if (NGX_HAVE_INET6)
+        if (ls[i].sockaddr->sa_family == AF_INET6) {
+            ctx = ((ngx_stream_in6_addr_t *) port->addrs)
+                                                   ->conf.default_server->ctx;
+        } else
+#endif
+        {
+            addr = port->addrs;
+            ctx = addr->conf.default_server->ctx;
+        }
+
+        conf = ctx->srv_conf[ngx_stream_quic_relay_module.ctx_index];
+
+        if (conf->upstream == NULL) {
+            continue;
+        }
+
+        if (ngx_stream_quic_relay_udp_listen(rmcf->worker, &ls[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_stream_quic_relay_udp_init_worker(ngx_cycle_t *cycle,
+    ngx_stream_quic_relay_main_conf_t *rmcf)
+{
+    size_t                           limit;
+    quic_lb_table_node_t           **buckets;
+    ngx_stream_quic_relay_worker_t  *worker;
+
+    if (ngtcp2_crypto_ossl_init() != 0) {
+        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0,
+                      "ngtcp2_crypto_ossl_init() failed");
+        return NGX_ERROR;
+    }
+
+    worker = ngx_pcalloc(cycle->pool, sizeof(ngx_stream_quic_relay_worker_t));
+    if (worker == NULL) {
+        return NGX_ERROR;
+    }
+
+    worker->log = cycle->log;
+    worker->reserve = cycle->connection_n / 16;
+
+    worker->buffer = ngx_palloc(cycle->pool, NGX_STREAM_QUIC_RELAY_BUFFER);
+    worker->out = ngx_palloc(cycle->pool, NGX_STREAM_QUIC_RELAY_BUFFER);
+
+    limit = NGX_STREAM_QUIC_RELAY_SHARE * cycle->connection_n;
+    buckets = ngx_pcalloc(cycle->pool, quic_lb_table_buckets(limit)
+                                       * sizeof(quic_lb_table_node_t *));
+
+    if (worker->buffer == NULL || worker->out == NULL || buckets == NULL) {
+        return NGX_ERROR;
+    }
+
+    quic_lb_table_init(&worker->cids, buckets, limit);
+
+    if (RAND_bytes((u_char *) &worker->key, sizeof(quic_lb_hash_key_t)) != 1
+        || RAND_bytes(worker->secret, sizeof(worker->secret)) != 1
+        || RAND_bytes(worker->retry, sizeof(worker->retry)) != 1)
+    {
+        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0, "RAND_bytes() failed");
+        return NGX_ERROR;
+    }
+
+    rmcf->worker = worker;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_stream_quic_relay_udp_listen(ngx_stream_quic_relay_worker_t *worker,
+    ngx_listening_t *ls)
+{
+    ngx_socket_t       fd;
+    ngx_connection_t  *c, *lc;
+
+    /* whatever turns the stock event on again: it has nothing to read */
+
+    lc = ls->connection;
+    lc->read->handler = ngx_stream_quic_relay_udp_unused;
+
+    if (lc->read->active
+        && ngx_del_event(lc->read, NGX_READ_EVENT, 0) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    fd = fcntl(ls->fd, F_DUPFD_CLOEXEC, 0);
+
+    if (fd == (ngx_socket_t) -1) {
+        ngx_log_error(NGX_LOG_EMERG, worker->log, ngx_socket_errno,
+                      "fcntl(F_DUPFD_CLOEXEC) of %V failed", &ls->addr_text);
+        return NGX_ERROR;
+    }
+
+    c = ngx_get_connection(fd, worker->log);
+
+    if (c == NULL) {
+        if (ngx_close_socket(fd) == -1) {
+            ngx_log_error(NGX_LOG_ALERT, worker->log, ngx_socket_errno,
+                          ngx_close_socket_n " failed");
+        }
+
+        return NGX_ERROR;
+    }
+
+    c->type = SOCK_DGRAM;
+    c->log = &ls->log;
+    c->listening = ls;
+    c->data = worker;
+
+    /* it lives as long as the process, and is no leak then */
+
+    c->read->accept = 1;
+    c->read->log = c->log;
+    c->read->handler = ngx_stream_quic_relay_udp_read_client;
+    c->write->log = c->log;
+
+    return ngx_add_event(c->read, NGX_READ_EVENT, 0);
+}
+
+
+static void
+ngx_stream_quic_relay_udp_unused(ngx_event_t *ev)
+{
+    (void) ngx_del_event(ev, NGX_READ_EVENT, 0);
+}
+
+
+static void
+ngx_stream_quic_relay_udp_read_client(ngx_event_t *rev)
+{
+    ssize_t                          n;
+    socklen_t                        socklen;
+    ngx_uint_t                       turn;
+    ngtcp2_path                      path;
+    ngx_sockaddr_t                   local, remote;
+    ngx_connection_t                *lc;
+    ngx_stream_quic_relay_worker_t  *worker;
+
+    lc = rev->data;
+    worker = lc->data;
+
+    for (turn = 0; turn < NGX_STREAM_QUIC_RELAY_TURN; turn++) {
+
+        n = ngx_stream_quic_relay_udp_recv(lc, worker->buffer, &local, &remote,
+                                           &socklen);
+        if (n == NGX_AGAIN) {
+            return;
+        }
+
+        if (n <= 0) {
+            continue;
+        }
+
+        path.local.addr = &local.sockaddr;
+        path.local.addrlen = lc->listening->socklen;
+        path.remote.addr = &remote.sockaddr;
+        path.remote.addrlen = socklen;
+        path.user_data = NULL;
+
+        ngx_stream_quic_relay_udp_datagram(worker, lc, &path, worker->buffer,
+                                           (size_t) n);
+    }
+
+    /* the event is level-triggered: what is left comes after the others */
+}
+
+
+static ssize_t
+ngx_stream_quic_relay_udp_recv(ngx_connection_t *c, u_char *data,
+    ngx_sockaddr_t *local, ngx_sockaddr_t *remote, socklen_t *socklen)
+{
+    ssize_t          n;
+    struct iovec     iov;
+    struct msghdr    msg;
+    struct cmsghdr  *cmsg;
+    u_char           control[CMSG_SPACE(sizeof(ngx_addrinfo_t))];
+
+    ngx_memzero(&msg, sizeof(struct msghdr));
+
+    iov.iov_base = data;
+    iov.iov_len = NGX_STREAM_QUIC_RELAY_BUFFER;
+
+    msg.msg_name = remote;
+    msg.msg_namelen = sizeof(ngx_sockaddr_t);
+    msg.msg_iov = &iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control;
+    msg.msg_controllen = sizeof(control);
+
+    n = recvmsg(c->fd, &msg, 0);
+
+    if (n == -1) {
+
+        /* else what ICMP told about another datagram (RFC 9000, 14.2.1) */
+
+        return (ngx_socket_errno == NGX_EAGAIN) ? NGX_AGAIN : NGX_ERROR;
+    }
+
+    *socklen = msg.msg_namelen;
+
+    ngx_memcpy(local, c->listening->sockaddr, c->listening->socklen);
+
+    for (cmsg = CMSG_FIRSTHDR(&msg); cmsg; cmsg = CMSG_NXTHDR(&msg, cmsg)) {
+        if (ngx_get_srcaddr_cmsg(cmsg, &local->sockaddr) == NGX_OK) {
+            break;
+        }
+    }
+
+    return n;
+}
+
+
+static void
+ngx_stream_quic_relay_udp_datagram(ngx_stream_quic_relay_worker_t *worker,
+    ngx_connection_t *lc, ngtcp2_path *path, u_char *data, size_t len)
+{
+    int                           rc;
+    ngtcp2_version_cid            vc;
+    ngx_stream_quic_relay_cid_t  *cid;
+
+    rc = ngtcp2_pkt_decode_version_cid(&vc, data, len,
+                                       NGX_STREAM_QUIC_RELAY_CID);
+
+    if (rc == NGTCP2_ERR_VERSION_NEGOTIATION) {
+        if (len >= NGX_STREAM_QUIC_RELAY_MIN) {
+            ngx_stream_quic_relay_udp_negotiate(worker, lc, path, &vc);
+        }
+
+        return;
+    }
+
+    if (rc != 0) {
+        return;
+    }
+
+    cid = ngx_stream_quic_relay_udp_find(worker, vc.dcid, vc.dcidlen);
+
+    if (cid) {
+        ngx_stream_quic_relay_conn_read(cid->conn, path, data, len);
+        return;
+    }
+
+    if (vc.version == 0) {
+        ngx_stream_quic_relay_udp_reset(worker, lc, path, &vc, len);
+        return;
+    }
+
+    ngx_stream_quic_relay_udp_new(worker, lc, path, data, len);
+}
+
+
+static void
+ngx_stream_quic_relay_udp_new(ngx_stream_quic_relay_worker_t *worker,
+    ngx_connection_t *lc, ngtcp2_path *path, u_char *data, size_t len)
+{
+    ngtcp2_pkt_hd                  hd;
+    ngx_sockaddr_t                 remote;
+    ngx_stream_quic_relay_t       *relay;
+    ngx_stream_quic_relay_conn_t  *conn;
+
+    /* RFC 9000, 14.1: not in a smaller datagram */
+
+    if (len < NGX_STREAM_QUIC_RELAY_MIN || ngtcp2_accept(&hd, data, len) != 0)
+    {
+        return;
+    }
+
+    ngx_memcpy(&remote, path->remote.addr, path->remote.addrlen);
+
+    relay = ngx_stream_quic_relay_session_create(worker, lc, &remote,
+                                                 path->remote.addrlen);
+    if (relay == NULL) {
+        return;
+    }
+
+    conn = &relay->client;
+    conn->connection = lc;
+    conn->socklen = path->remote.addrlen;
+    conn->remote = remote;
+    ngx_memcpy(&conn->local, path->local.addr, path->local.addrlen);
+
+    if (ngx_stream_quic_relay_conn_accept(conn, &hd) != NGX_OK) {
+        conn->closed = 1;
+        ngx_stream_quic_relay_session_finish(relay,
+                                             NGX_STREAM_INTERNAL_SERVER_ERROR);
+        return;
+    }
+
+    ngx_stream_quic_relay_conn_read(conn, path, data, len);
+
+    if (relay->retry) {
+        ngx_stream_quic_relay_udp_retry(worker, lc, path, &hd);
+    }
+}
+
+
+/*
+ * Where the first packet lacks the beginning of the ClientHello, ngtcp2 keeps
+ * nothing and demands that the address be validated (RFC 9000, 8.1.2).
+ */
+
+static void
+ngx_stream_quic_relay_udp_retry(ngx_stream_quic_relay_worker_t *worker,
+    ngx_connection_t *lc, ngtcp2_path *path, ngtcp2_pkt_hd *hd)
+{
+    ngtcp2_cid    scid;
+    ngtcp2_ssize  n;
+    uint8_t       token[NGTCP2_CRYPTO_MAX_RETRY_TOKENLEN2];
+
+    scid.datalen = NGX_STREAM_QUIC_RELAY_CID;
+
+    if (RAND_bytes(scid.data, NGX_STREAM_QUIC_RELAY_CID) != 1) {
+        return;
+    }
+
+    n = ngtcp2_crypto_generate_retry_token2(token, worker->retry,
+                                            sizeof(worker->retry), hd->version,
+                                            path->remote.addr,
+                                            path->remote.addrlen, &scid,
+                                            &hd->dcid,
+                                            ngx_stream_quic_relay_now());
+    if (n < 0) {
+        return;
+    }
+
+    n = ngtcp2_crypto_write_retry(worker->out, NGX_STREAM_QUIC_RELAY_BUFFER,
+                                  hd->version, &hd->scid, &scid, &hd->dcid,
+                                  token, (size_t) n);
+    if (n > 0) {
+        (void) ngx_stream_quic_relay_udp_sendmsg(lc, path, 0, worker->out,
+                                                 (size_t) n, (size_t) n);
+    }
+}
+
+
+static void
+ngx_stream_quic_relay_udp_negotiate(ngx_stream_quic_relay_worker_t *worker,
+    ngx_connection_t *lc, ngtcp2_path *path, ngtcp2_version_cid *vc)
+{
+    ngtcp2_ssize    n;
+    const uint32_t  versions[] = { NGTCP2_PROTO_VER_V1, NGTCP2_PROTO_VER_V2 };
+
+    n = ngtcp2_pkt_write_version_negotiation(worker->out,
+                                             NGX_STREAM_QUIC_RELAY_BUFFER,
+                                             (uint8_t) ngx_random(), vc->scid,
+                                             vc->scidlen, vc->dcid,
+                                             vc->dcidlen, versions, 2);
+    if (n > 0) {
+        (void) ngx_stream_quic_relay_udp_sendmsg(lc, path, 0, worker->out,
+                                                 (size_t) n, (size_t) n);
+    }
+}
+
+
+/* RFC 9000, 10.3: shorter than what it answers, so that no loop begins */
+
+static void
+ngx_stream_quic_relay_udp_reset(ngx_stream_quic_relay_worker_t *worker,
+    ngx_connection_t *lc, ngtcp2_path *path, ngtcp2_version_cid *vc,
+    size_t len)
+{
+    ngtcp2_cid                    cid;
+    ngtcp2_ssize                  n;
+    ngtcp2_stateless_reset_token  token;
+    uint8_t                       rand[NGX_STREAM_QUIC_RELAY_RESET];
+
+    if (len < NGX_STREAM_QUIC_RELAY_RESET) {
+        return;
+    }
+
+    ngtcp2_cid_init(&cid, vc->dcid, vc->dcidlen);
+
+    if (RAND_bytes(rand, sizeof(rand)) != 1
+        || ngtcp2_crypto_generate_stateless_reset_token(token.data,
+                                                     worker->secret,
+                                                     sizeof(worker->secret),
+                                                     &cid)
+           != 0)
+    {
+        return;
+    }
+
+    n = ngtcp2_pkt_write_stateless_reset2(worker->out, len - 1, &token, rand,
+                                          NGX_STREAM_QUIC_RELAY_RESET
+                                          - sizeof(token.data) - 1);
+    if (n > 0) {
+        (void) ngx_stream_quic_relay_udp_sendmsg(lc, path, 0, worker->out,
+                                                 (size_t) n, (size_t) n);
+    }
+}
+
+
+void
+ngx_stream_quic_relay_udp_read_upstream(ngx_event_t *rev)
+{
+    ssize_t                          n;
+    ngx_err_t                        err;
+    ngx_uint_t                       turn;
+    ngtcp2_path                      path;
+    ngx_connection_t                *c;
+    ngx_stream_quic_relay_conn_t    *conn;
+    ngx_stream_quic_relay_worker_t  *worker;
+
+    c = rev->data;
+    conn = c->data;
+    worker = conn->relay->worker;
+
+    path.local.addr = &conn->local.sockaddr;
+    path.local.addrlen = conn->socklen;
+    path.remote.addr = &conn->remote.sockaddr;
+    path.remote.addrlen = conn->socklen;
+    path.user_data = NULL;
+
+    for (turn = 0; turn < NGX_STREAM_QUIC_RELAY_TURN; turn++) {
+
+        n = recv(c->fd, worker->buffer, NGX_STREAM_QUIC_RELAY_BUFFER, 0);
+
+        if (n == -1) {
+            err = ngx_socket_errno;
+
+            if (err == NGX_EAGAIN) {
+                return;
+            }
+
+            /* anybody can forge ICMP: only a hint before there are keys */
+
+            if (err == NGX_ECONNREFUSED && !conn->relay->answered) {
+                ngx_log_error(NGX_LOG_ERR, conn->log, err,
+                              "quic relay: nobody listens at the upstream");
+                ngx_stream_quic_relay_upstream_failed(conn->relay);
+                return;
+            }
+
+            continue;
+        }
+
+        ngx_stream_quic_relay_conn_read(conn, &path, worker->buffer,
+                                        (size_t) n);
+
+        if (conn->closed || conn->connection != c) {
+            return;
+        }
+    }
+}
+
+
+ngx_int_t
+ngx_stream_quic_relay_udp_send(ngx_stream_quic_relay_conn_t *conn,
+    const ngtcp2_path *path, u_char *data, size_t len, size_t segment)
+{
+    return ngx_stream_quic_relay_udp_sendmsg(conn->connection, path,
+                                             !conn->server, data, len,
+                                             segment);
+}
+
+
+static ngx_int_t
+ngx_stream_quic_relay_udp_sendmsg(ngx_connection_t *c,
+    const ngtcp2_path *path, ngx_uint_t connected, u_char *data, size_t len,
+    size_t segment)
+{
+    size_t           size, clen;
+    struct iovec     iov;
+    struct msghdr    msg;
+    struct cmsghdr  *cmsg;
+    u_char           control[CMSG_SPACE(sizeof(uint16_t))
+                             + CMSG_SPACE(sizeof(ngx_addrinfo_t))];
+
+    ngx_memzero(&msg, sizeof(struct msghdr));
+    ngx_memzero(control, sizeof(control));
+
+    msg.msg_iov = &iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control;
+    msg.msg_controllen = sizeof(control);
+
+    if (!connected) {
+        msg.msg_name = path->remote.addr;
+        msg.msg_namelen = path->remote.addrlen;
+    }
+
+    clen = 0;
+    cmsg = CMSG_FIRSTHDR(&msg);
+
+    if (!connected && c->listening->wildcard) {
+        clen += ngx_set_srcaddr_cmsg(cmsg, path->local.addr);
+        cmsg = CMSG_NXTHDR(&msg, cmsg);
+    }
+
+    size = len;
+
+#if (NGX_HAVE_UDP_SEGMENT)
+    if (len > segment) {
+        cmsg->cmsg_level = SOL_UDP;
+        cmsg->cmsg_type = UDP_SEGMENT;
+        cmsg->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+        *(uint16_t *) (void *) CMSG_DATA(cmsg) = (uint16_t) segment;
+        clen += CMSG_SPACE(sizeof(uint16_t));
+    }
+#else
+    size = segment;
+#endif
+
+    msg.msg_controllen = clen;
+
+    if (clen == 0) {
+        msg.msg_control = NULL;
+    }
+
+    while (len) {
+        iov.iov_base = data;
+        iov.iov_len = ngx_min(size, len);
+
+        if (sendmsg(c->fd, &msg, 0) == -1) {
+
+            if (ngx_socket_errno == NGX_EINTR) {
+                continue;
+            }
+
+            /* too long for the path, a full socket: it is as if lost */
+
+            ngx_log_debug1(NGX_LOG_DEBUG_STREAM, c->log, ngx_socket_errno,
+                           "quic relay: sendmsg() of %uz failed", len);
+            return NGX_AGAIN;
+        }
+
+        data += iov.iov_len;
+        len -= iov.iov_len;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_stream_quic_relay_cid_t *
+ngx_stream_quic_relay_udp_find(ngx_stream_quic_relay_worker_t *worker,
+    const uint8_t *data, size_t len)
+{
+    uint64_t                      hash;
+    quic_lb_table_node_t         *node;
+    ngx_stream_quic_relay_cid_t  *cid;
+
+    hash = quic_lb_hash(&worker->key, data, len);
+
+    for (node = quic_lb_table_first(&worker->cids, hash);
+         node;
+         node = quic_lb_table_next(node))
+    {
+        cid = (ngx_stream_quic_relay_cid_t *) node;
+
+        if (cid->cid.datalen == len
+            && ngx_memcmp(cid->cid.data, data, len) == 0)
+        {
+            return cid;
+        }
+    }
+
+    return NULL;
+}
+
+
+ngx_int_t
+ngx_stream_quic_relay_udp_add_cid(ngx_stream_quic_relay_conn_t *conn,
+    const ngtcp2_cid *id)
+{
+    ngx_stream_quic_relay_cid_t     *cid;
+    ngx_stream_quic_relay_worker_t  *worker;
+
+    worker = conn->relay->worker;
+
+    if (conn->ncids >= NGX_STREAM_QUIC_RELAY_CIDS
+        || ngx_stream_quic_relay_udp_find(worker, id->data, id->datalen))
+    {
+        return NGX_ERROR;
+    }
+
+    cid = ngx_calloc(sizeof(ngx_stream_quic_relay_cid_t), conn->log);
+    if (cid == NULL) {
+        return NGX_ERROR;
+    }
+
+    cid->conn = conn;
+    cid->cid = *id;
+
+    if (quic_lb_table_insert(&worker->cids, &cid->node,
+                             quic_lb_hash(&worker->key, id->data, id->datalen))
+        != QUIC_LB_OK)
+    {
+        ngx_free(cid);
+        return NGX_ERROR;
+    }
+
+    ngx_queue_insert_tail(&conn->cids, &cid->queue);
+    conn->ncids++;
+
+    return NGX_OK;
+}
+
+
+/* NULL: all of them */
+
+void
+ngx_stream_quic_relay_udp_remove_cid(ngx_stream_quic_relay_conn_t *conn,
+    const ngtcp2_cid *id)
+{
+    ngx_queue_t                  *q, *next;
+    ngx_stream_quic_relay_cid_t  *cid;
+
+    for (q = ngx_queue_head(&conn->cids);
+         q != ngx_queue_sentinel(&conn->cids);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        cid = ngx_queue_data(q, ngx_stream_quic_relay_cid_t, queue);
+
+        if (id && !ngtcp2_cid_eq(&cid->cid, id)) {
+            continue;
+        }
+
+        ngx_queue_remove(q);
+        quic_lb_table_remove(&conn->relay->worker->cids, &cid->node);
+        ngx_free(cid);
+        conn->ncids--;
+    }
+}

@@ -1,0 +1,85 @@
+package QuicLB::Relay;
+
+# A relay between both ends of relay_ends.py; for the t/relay*.t.
+#
+#   my $r = QuicLB::Relay->new($t, %options);   # nginx is configured
+#   $t->start();
+#   my $report = $r->ends('queries', 100);      # of relay_ends.py
+#
+# Options: server, more directives of the server; stream, more of the block;
+# upstream_cert and upstream_key, else those of $t->certificate(); name, by
+# which the upstream is verified (localhost), ca (the certificate itself).
+# relay_ends.py gets @{ $r->{options} }, too.
+
+use strict;
+use warnings;
+
+use JSON::PP;
+
+
+sub new {
+    my ($class, $t, %options) = @_;
+
+    my ($cert, $key) = $t->certificate();
+
+    my $self = bless {
+        t => $t,
+        port => $t->port(),
+        upstream => $t->port(),
+        options => [],
+        cert => $options{upstream_cert} // $cert,
+        key => $options{upstream_key} // $key,
+    }, $class;
+
+    my $name = $options{name} // 'localhost';
+    my $ca = $options{ca} // $cert;
+    my $server = $options{server} // '';
+    my $stream = $options{stream} // '';
+    my $target = $options{target} // "127.0.0.1:$self->{upstream}";
+
+    $t->conf(%{ $options{parts} // {} }, stream => <<"CONF");
+    log_format relay '\$protocol \$status \$upstream_addr';
+    access_log @{[ $t->path('access.log') ]} relay;
+    $stream
+
+    server {
+        listen 127.0.0.1:$self->{port} udp;
+
+        ssl_certificate $cert;
+        ssl_certificate_key $key;
+
+        quic_relay $target;
+        quic_relay_ssl_name $name;
+        quic_relay_ssl_trusted_certificate $ca;
+        $server
+    }
+CONF
+
+    return $self;
+}
+
+
+sub ends {
+    my ($self, @scenario) = @_;
+
+    my $t = $self->{t};
+    my $name = 'ends' . ++$self->{count};
+    my ($worker) = $t->workers();
+    (my $lib = __FILE__) =~ s{/QuicLB/Relay\.pm$}{};
+
+    my $process = $t->helper($name, 'python3', '-B', "$lib/relay_ends.py",
+        '--connect', "127.0.0.1:$self->{port}",
+        '--listen', "127.0.0.1:$self->{upstream}",
+        '--cert', $self->{cert}, '--key', $self->{key},
+        '--worker', $worker, @{ $self->{options} }, @scenario);
+
+    my ($line) = $process->wait_line(qr/^(\{.*\})$/, 200)
+        or die "$name: no report\n" . $process->stderr();
+
+    $process->wait();
+
+    return decode_json($line);
+}
+
+
+1;

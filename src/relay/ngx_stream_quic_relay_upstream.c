@@ -328,6 +328,14 @@ ngx_stream_quic_relay_upstream_failed(ngx_stream_quic_relay_t *relay)
         return;
     }
 
+    /* what may have been the client's offer is for the client to know */
+
+    relay->alert = SSL_AD_INTERNAL_ERROR;
+
+    if (code == NGX_STREAM_QUIC_RELAY_ALERT + SSL_AD_HANDSHAKE_FAILURE) {
+        relay->alert = SSL_AD_HANDSHAKE_FAILURE;
+    }
+
     ngx_stream_quic_relay_upstream_disconnect(relay, NGX_PEER_FAILED);
 
     if (pc->tries == 0) {

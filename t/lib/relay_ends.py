@@ -8,6 +8,7 @@
     --listen ADDR:PORT   where the relay's upstream is
     --cert FILE --key FILE
     --alpn NAME          (echo)
+    --server-alpn NAME   of the upstream, if it is another
     --window N           credit of each stream, octets (1 MB)
     --max-datagram N     DATAGRAM frames up to that size, octets (1200)
     --worker PID         whose memory is measured
@@ -28,6 +29,12 @@ Scenarios, and what they report beside "ok" and "error":
                          COUNT each way at once: "up" and "down", each with
                          "sent", "received", "altered", "disordered"
     queries COUNT        one per stream, answered with its own content
+    refused              no connection comes about: "code" of the close that
+                         the client gets
+    close ACTOR CODE     "client" or "upstream" closes with the code: "code"
+                         and "reason" that the other one gets
+    vanish               the upstream falls silent: "code" that the client
+                         gets, "fin": its stream has ended properly
     flood KIND           see FLOODS; "closed": the code; a second connection
                          works on all the time
 
@@ -480,6 +487,60 @@ def on_data(function):
     return handler
 
 
+# how a connection ends
+
+async def refused(ends, options):
+    try:
+        client = await ends.client()
+
+    except Failure:
+        client = next(peer for peer in ends.peers if peer.is_client)
+
+    code, _, _ = await client.wait_terminated()
+
+    return {"code": code}
+
+
+async def close(ends, options, actor, code):
+    pair = await ends.connect()
+    closer, other = pair.sides(actor == "client")
+    await answered(pair)
+
+    closer.close(error_code=int(code), reason_phrase="done")
+    code, frame, reason = await other.wait_terminated()
+
+    return {"code": code, "frame": frame, "reason": reason}
+
+
+async def vanish(ends, options):
+    pair = await ends.connect()
+    stream = await answered(pair, fin=False)
+
+    pair.upstream.abandon()
+    ends.peers.remove(pair.upstream)
+    ends.transports.pop(0).abort()
+
+    # the client is there all the time
+    while pair.client.closed_by is None:
+        pair.client._quic.send_ping(0)
+        pair.client.flush()
+        await asyncio.sleep(0.1)
+
+    return {"code": pair.client.closed_by.error_code, "fin": stream.fin}
+
+
+async def answered(pair, fin=True):
+    """One stream there and back; with |fin| both halves have ended."""
+    stream = pair.client.open()
+    there = pair.upstream.stream(stream.id)
+    stream.send(100, fin=fin)
+    await pair.upstream.until(lambda: there.received == 100, "a query")
+    there.send(100, fin=fin)
+    await pair.client.until(lambda: stream.received == 100, "an answer")
+
+    return stream
+
+
 # what breaks a rule, and what only is a lot
 
 def varint(value):
@@ -628,7 +689,7 @@ async def stop_working(task):
 
 SCENARIOS = {function.__name__: function
              for function in (matrix, ids, stall, short, datagrams, queries,
-                              flood, resets)}
+                              refused, close, vanish, flood, resets)}
 
 
 async def run(options, name, arguments):
@@ -654,6 +715,7 @@ def parse_options(argv):
     parser.add_argument("--cert", required=True)
     parser.add_argument("--key", required=True)
     parser.add_argument("--alpn", default="echo")
+    parser.add_argument("--server-alpn")
     parser.add_argument("--window", type=int, default=1024 * 1024)
     parser.add_argument("--max-datagram", type=int, default=1200)
     parser.add_argument("--worker", type=int, default=os.getpid())

@@ -413,7 +413,8 @@ class Ends:
     def _server_configuration(self):
         options = self.options
         configuration = QuicConfiguration(
-            is_client=False, alpn_protocols=[options.alpn],
+            is_client=False,
+            alpn_protocols=[options.server_alpn or options.alpn],
             max_datagram_frame_size=options.max_datagram,
             max_stream_data=options.window, max_data=1 << 40)
         configuration.load_cert_chain(options.cert, options.key)

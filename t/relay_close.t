@@ -1,0 +1,66 @@
+#!/usr/bin/perl
+
+# How connections end: what one side says the other one hears, what falls
+# silent does not look like a proper end, what breaks a rule hurts nobody else.
+
+use strict;
+use warnings;
+
+use Test::More;
+
+use FindBin;
+use lib "$FindBin::Bin/lib";
+
+use QuicLB;
+use QuicLB::Relay;
+
+plan(skip_all => 'the relay is not built: no ngtcp2')
+    if $ENV{QUIC_LB_LOAD} !~ /ngx_stream_quic_relay_module/;
+
+# RFC 9000, 20.1
+use constant INTERNAL_ERROR => 1;
+
+# What the client does, and the error that it gets.  For "state" ngtcp2 has a
+# general one, which may always be used (RFC 9000, 11).
+my %floods = (
+    streams => 4, data => 3, datagram => 0x0a, frame => 7, state => 0x0a,
+    stop => 5, final => 6, ids => 9,
+);
+
+my $t = QuicLB->new();
+my $relay = QuicLB::Relay->new($t, server => 'quic_relay_timeout 2s;');
+
+$t->start();
+
+for my $actor (qw/client upstream/) {
+    for my $code (0, 0x1234, (1 << 62) - 1) {
+        my $report = $relay->ends('close', $actor, $code);
+
+        is($report->{code}, $code, "the $actor closes with $code")
+            or diag($report->{error});
+        is($report->{reason}, 'done', "the reason of the $actor");
+    }
+}
+
+my $report = $relay->ends('vanish');
+
+is($report->{code}, INTERNAL_ERROR, 'a silent upstream: the client is told')
+    or diag($report->{error});
+ok(!$report->{fin}, 'and its stream has no FIN');
+
+$relay->{options} = ['--max-datagram', 1000];
+
+for my $flood (sort keys %floods) {
+    $report = $relay->ends('flood', $flood);
+
+    is($report->{closed}, $floods{$flood}, "flood of $flood: the error")
+        or diag($report->{error});
+    is($report->{upstream}, INTERNAL_ERROR, "flood of $flood: the upstream");
+    cmp_ok($report->{ticks}, '>', 0, "flood of $flood: another connection");
+}
+
+# a worker that quits says good-bye
+
+ok($t->stop('QUIT'), 'nothing keeps a worker from quitting');
+
+$t->done();

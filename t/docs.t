@@ -17,7 +17,9 @@
 #   all else        inside stream
 #
 # "load_module" lines are replaced by those of the environment, and files by
-# files of the same name in the test's folder; a key_file gets a key.
+# files of the same name in the test's folder; a key_file gets a key, cert.pem
+# and key.pem are a certificate.  Where the relay is not built, its examples are
+# not tried.
 
 use strict;
 use warnings;
@@ -42,11 +44,17 @@ my $sources = join '', map { slurp($_) } glob "$checkout/src/*/*.c";
 
 # examples
 
+my $relay = ($ENV{QUIC_LB_LOAD} // '') =~ /ngx_stream_quic_relay_module/;
+
+$t->certificate();
+
 my $examples = 0;
 
 for my $page (@pages) {
     for my $example (blocks($text{$page}, 'nginx')) {
         my ($line, $conf) = @$example;
+        next if !$relay && $conf =~ /^\s*quic_relay/m;
+
         my ($ok, $output) = check($conf);
 
         ok($ok && $output !~ /\[(?:warn|alert)\]/, "$page:$line is accepted")

@@ -113,7 +113,8 @@ sub refused {
 
     my $report = start(%options)->ends('refused');
 
-    is($report->{code}, $code, "$name: the alert") or diag($report->{error} // "");
+    is($report->{code}, $code, "$name: the alert")
+        or diag($report->{error} // "");
     like($t->error_log(), $log, "$name: the log says it");
 
     $t->stop();

@@ -456,8 +456,7 @@ ngx_stream_quic_relay_conn_resume(ngx_stream_quic_relay_conn_t *conn)
 {
     int                             rc;
     ngtcp2_transport_params         params;
-    ngx_stream_quic_relay_conn_t   *peer;
-    const ngtcp2_transport_params  *local;
+    const ngtcp2_transport_params  *local, *remote;
 
     /* within the ClientHello callback: it looks at the answer by itself */
 
@@ -465,12 +464,11 @@ ngx_stream_quic_relay_conn_resume(ngx_stream_quic_relay_conn_t *conn)
         return;
     }
 
-    peer = conn->peer;
-
     if (conn->relay->answered) {
 
-        ngx_stream_quic_relay_conn_params(conn, &params,
-                              ngtcp2_conn_get_remote_transport_params(peer->qc));
+        remote = ngtcp2_conn_get_remote_transport_params(conn->peer->qc);
+
+        ngx_stream_quic_relay_conn_params(conn, &params, remote);
 
         local = ngtcp2_conn_get_local_transport_params(conn->qc);
 

@@ -9,9 +9,9 @@
  * finds its connection by the destination connection ID; a new one becomes an
  * nginx stream session (_session.c).  Each session has two QUIC connections of
  * ngtcp2 (_conn.c, _callbacks.c): one ends the client's, the other goes to the
- * upstream (_upstream.c).  The client's handshake is held until the upstream has
- * answered (_tls.c).  Streams (_stream.c) and datagrams (_datagram.c) go from
- * one connection to its peer.
+ * upstream (_upstream.c).  The client's handshake is held until the upstream
+ * has answered (_tls.c).  Streams (_stream.c) and datagrams (_datagram.c) go
+ * from one connection to its peer.
  *
  * All of it belongs to one worker.
  */

@@ -60,7 +60,7 @@ ngx_stream_quic_relay_tls_init_upstream(ngx_conf_t *cf,
 {
     SSL_CTX_clear_options(conf->ssl.ctx, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
 
-    /* nginx's own callback lets a handshake go on and leaves it to the caller */
+    /* nginx's own callback lets a handshake go on, to look at it later */
 
     SSL_CTX_set_verify(conf->ssl.ctx, SSL_VERIFY_PEER,
                        ngx_stream_quic_relay_tls_verify);

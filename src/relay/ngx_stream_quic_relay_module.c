@@ -51,7 +51,7 @@ typedef struct {
 } ngx_stream_quic_relay_range_t;
 
 
-/* below 16k a round trip carries too little, above 1g it is no bound */
+/* below 16k a round trip carries too little, above 1024m it is no bound */
 
 static ngx_stream_quic_relay_range_t  ngx_stream_quic_relay_window_range = {
     ngx_stream_quic_relay_range, "quic_relay_stream_window",

@@ -35,6 +35,9 @@ Scenarios, and what they report beside "ok" and "error":
                          and "reason" that the other one gets
     vanish               the upstream falls silent: "code" that the client
                          gets, "fin": its stream has ended properly
+    wait                 writes "ready", then: "code" that both ends get
+    rebind COUNT [new]   the client goes on from COUNT other ports in turn,
+                         with a new connection ID each time; "intact"
     flood KIND           see FLOODS; "closed": the code; a second connection
                          works on all the time
 
@@ -51,7 +54,7 @@ import sys
 
 from relay_peer import Ends, Failure
 
-from quic_net import pattern
+from quic_net import pattern, udp_socket
 
 CODES = [0, 1, 1 << 30, (1 << 62) - 1]
 WHEN = ["before", "in", "after"]
@@ -530,6 +533,41 @@ async def vanish(ends, options):
     return {"code": pair.client.closed_by.error_code, "fin": stream.fin}
 
 
+async def wait(ends, options):
+    pair = await ends.connect()
+    await answered(pair, fin=False)
+    print("ready", flush=True)
+
+    return {"code": [(await peer.wait_terminated())[0]
+                     for peer in pair.sides(True)]}
+
+
+async def rebind(ends, options, count, change=None):
+    pair = await ends.connect()
+    streams = [await answered(pair)]
+
+    for _ in range(int(count)):
+        transport, _ = await asyncio.get_running_loop() \
+            .create_datagram_endpoint(lambda: pair.client,
+                                      sock=udp_socket(("127.0.0.1", 0)))
+        ends.transports.append(transport)
+
+        if change is not None:
+            pair.client._quic.change_connection_id()
+
+        stream = pair.client.open()
+        there = pair.upstream.stream(stream.id)
+        stream.send(SIZE, fin=True)
+        await pair.upstream.until(lambda: there.fin, "what goes up")
+        there.send(SIZE, fin=True)
+        await pair.client.until(lambda: stream.fin, "what comes down")
+        streams.append(stream)
+
+    pair.close()
+
+    return {"intact": all(stream.intact for stream in streams)}
+
+
 async def answered(pair, fin=True):
     """One stream there and back; with |fin| both halves have ended."""
     stream = pair.client.open()
@@ -690,7 +728,8 @@ async def stop_working(task):
 
 SCENARIOS = {function.__name__: function
              for function in (matrix, ids, stall, short, datagrams, queries,
-                              refused, close, vanish, flood, resets)}
+                              refused, close, vanish, wait, rebind,
+                              flood, resets)}
 
 
 async def run(options, name, arguments):

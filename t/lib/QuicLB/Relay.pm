@@ -5,6 +5,7 @@ package QuicLB::Relay;
 #   my $r = QuicLB::Relay->new($t, %options);   # nginx is configured
 #   $t->start();
 #   my $report = $r->ends('queries', 100);      # of relay_ends.py
+#   my $report = $r->ends_with(sub { ... }, 'wait');    # while it waits
 #
 # Options: server, more directives of the server; stream, more of the block;
 # upstream_cert and upstream_key, else those of $t->certificate(); name, by
@@ -65,6 +66,15 @@ CONF
 sub ends {
     my ($self, @scenario) = @_;
 
+    return $self->ends_with(undef, @scenario);
+}
+
+
+# |$ready|: a sub to be called when the scenario has written "ready"
+
+sub ends_with {
+    my ($self, $ready, @scenario) = @_;
+
     my $t = $self->{t};
     my $name = 'ends' . ++$count;
     my ($worker) = $t->workers();
@@ -75,6 +85,12 @@ sub ends {
         '--listen', "127.0.0.1:$self->{upstream}",
         '--cert', $self->{cert}, '--key', $self->{key},
         '--worker', $worker, @{ $self->{options} }, @scenario);
+
+    if ($ready) {
+        $process->wait_line(qr/^(ready)$/, 60)
+            or die "$name: not ready\n" . $process->stderr();
+        $ready->();
+    }
 
     my ($line) = $process->wait_line(qr/^(\{.*\})$/, 200)
         or die "$name: no report\n" . $process->stderr();

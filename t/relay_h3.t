@@ -1,0 +1,64 @@
+#!/usr/bin/perl
+
+# curl, the relay, nginx's own HTTP/3: the relay knows nothing of HTTP.
+
+use strict;
+use warnings;
+
+use Test::More;
+
+use FindBin;
+use lib "$FindBin::Bin/lib";
+
+use QuicLB;
+use QuicLB::Relay;
+
+plan(skip_all => 'the relay is not built: no ngtcp2')
+    if $ENV{QUIC_LB_LOAD} !~ /ngx_stream_quic_relay_module/;
+
+use constant BIG => 20 * 1024 * 1024;
+
+my $t = QuicLB->new();
+my ($cert, $key) = $t->certificate();
+my $h3 = $t->port();
+my $dir = $t->path('');
+my $relay = QuicLB::Relay->new($t, target => "127.0.0.1:$h3",
+                               parts => { http => <<"CONF" });
+    access_log off;
+
+    server {
+        listen 127.0.0.1:$h3 quic;
+        ssl_certificate $cert;
+        ssl_certificate_key $key;
+
+        location = /big {
+            root $dir;
+        }
+
+        location = /hello {
+            return 200 "\$server_protocol \$ssl_alpn_protocol";
+        }
+    }
+CONF
+
+my $content = join '', map { pack 'N', $_ * 2654435761 % 2 ** 32 }
+                       1 .. BIG / 4;
+
+$t->write('big', $content);
+$t->start();
+
+my $url = "https://localhost:$relay->{port}";
+
+my ($code, $answer) = $t->curl('--http3-only', "$url/hello");
+
+is($code, 0, 'curl has an answer');
+is($answer, 'HTTP/3.0 h3', 'HTTP/3, and its ALPN at both ends');
+
+($code, $answer) = $t->curl('--http3-only', '--parallel',
+                            map({ ('-o', $t->path("got$_"), "$url/big") }
+                                1 .. 3));
+
+is($code, 0, 'three downloads');
+ok($t->read("got$_") eq $content, "download $_ is identical") for 1 .. 3;
+
+$t->done();

@@ -127,7 +127,9 @@ sub taken {
     my $report = start(%options)->ends('queries', 1);
 
     ok($report->{ok}, $name) or diag($report->{error}, $t->error_log());
-    $t->stop();
+
+    # a worker that quits logs its sessions
+    $t->stop('QUIT');
 }
 
 

@@ -33,6 +33,8 @@ static void ngx_stream_quic_relay_conn_params(
     const ngtcp2_transport_params *far);
 static void ngx_stream_quic_relay_conn_path(
     ngx_stream_quic_relay_conn_t *conn, ngtcp2_path *path);
+static void ngx_stream_quic_relay_conn_repeat(
+    ngx_stream_quic_relay_conn_t *conn, ngtcp2_path *path);
 static void ngx_stream_quic_relay_conn_posted(ngx_event_t *ev);
 static void ngx_stream_quic_relay_conn_write(
     ngx_stream_quic_relay_conn_t *conn);
@@ -203,6 +205,8 @@ static void
 ngx_stream_quic_relay_conn_init(ngx_stream_quic_relay_conn_t *conn)
 {
     ngtcp2_ccerr_default(&conn->error);
+    ngx_str_null(&conn->last);
+    conn->late = 0;
 
     conn->timer.data = conn;
     conn->timer.log = conn->log;
@@ -275,6 +279,7 @@ ngx_stream_quic_relay_conn_read(ngx_stream_quic_relay_conn_t *conn,
     ngx_stream_quic_relay_worker_t  *worker;
 
     if (conn->closed || conn->qc == NULL) {
+        ngx_stream_quic_relay_conn_repeat(conn, path);
         return;
     }
 
@@ -303,6 +308,25 @@ ngx_stream_quic_relay_conn_read(ngx_stream_quic_relay_conn_t *conn,
     }
 
     ngx_stream_quic_relay_conn_schedule(conn);
+}
+
+
+/* RFC 9000, 10.2.1: to the first, second, fourth datagram, and so on */
+
+static void
+ngx_stream_quic_relay_conn_repeat(ngx_stream_quic_relay_conn_t *conn,
+    ngtcp2_path *path)
+{
+    if (conn->last.len == 0) {
+        return;
+    }
+
+    conn->late++;
+
+    if ((conn->late & (conn->late - 1)) == 0) {
+        (void) ngx_stream_quic_relay_udp_send(conn, path, conn->last.data,
+                                              conn->last.len, conn->last.len);
+    }
 }
 
 
@@ -530,9 +554,30 @@ ngx_stream_quic_relay_conn_close(ngx_stream_quic_relay_conn_t *conn)
     if (n > 0) {
         (void) ngx_stream_quic_relay_udp_send(conn, &ps.path, out, (size_t) n,
                                               (size_t) n);
+
+        conn->last.data = ngx_pnalloc(conn->relay->pool, (size_t) n);
+
+        if (conn->last.data) {
+            conn->last.len = (size_t) n;
+            ngx_memcpy(conn->last.data, out, (size_t) n);
+        }
     }
 
     ngx_stream_quic_relay_conn_stop(conn);
+}
+
+
+ngx_msec_t
+ngx_stream_quic_relay_conn_closing(ngx_stream_quic_relay_conn_t *conn)
+{
+    if (conn->qc == NULL || conn->last.len == 0) {
+        return 0;
+    }
+
+    /* RFC 9000, 10.2 */
+
+    return (ngx_msec_t) (3 * ngtcp2_conn_get_pto(conn->qc)
+                         / NGTCP2_MILLISECONDS) + 1;
 }
 
 

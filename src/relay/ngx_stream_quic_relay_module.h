@@ -142,6 +142,8 @@ struct ngx_stream_quic_relay_conn_s {
     ngtcp2_crypto_conn_ref           ref;
 
     ngtcp2_ccerr                     error;       /* how it ends */
+    ngx_str_t                        last;        /* CONNECTION_CLOSE */
+    ngx_uint_t                       late;        /* datagrams after it */
 
     ngx_event_t                      timer;       /* ngtcp2's expiry */
     ngx_event_t                      posted;      /* it has to write */
@@ -178,7 +180,7 @@ struct ngx_stream_quic_relay_s {
     u_char                           chosen[256]; /* by the upstream */
     size_t                           chosen_len;
 
-    ngx_event_t                      finish;      /* posted: to free it all */
+    ngx_event_t                      finish;      /* to free it all */
     ngx_int_t                        status;      /* of the session */
     uint8_t                          alert;       /* TLS, to the client */
 
@@ -223,6 +225,10 @@ void ngx_stream_quic_relay_conn_close(ngx_stream_quic_relay_conn_t *conn);
 void ngx_stream_quic_relay_conn_failed(ngx_stream_quic_relay_conn_t *conn,
     int rc);
 void ngx_stream_quic_relay_conn_free(ngx_stream_quic_relay_conn_t *conn);
+
+/* ms for which a closed connection has to answer, 0 if it has nothing to say */
+ngx_msec_t ngx_stream_quic_relay_conn_closing(
+    ngx_stream_quic_relay_conn_t *conn);
 ngtcp2_tstamp ngx_stream_quic_relay_now(void);
 
 
@@ -271,7 +277,10 @@ ngx_stream_quic_relay_t *ngx_stream_quic_relay_session_create(
     ngx_sockaddr_t *remote, socklen_t socklen);
 void ngx_stream_quic_relay_session_handler(ngx_stream_session_t *s);
 
-/* soon, outside of ngtcp2: both connections are closed and freed */
+/*
+ * Both connections are closed and freed: soon, outside of ngtcp2, or when
+ * there is no need any more to say again that they are closed.
+ */
 void ngx_stream_quic_relay_session_finish(ngx_stream_quic_relay_t *relay,
     ngx_int_t status);
 

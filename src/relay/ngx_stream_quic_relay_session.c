@@ -292,6 +292,12 @@ ngx_stream_quic_relay_session_quit(ngx_event_t *rev)
         return;
     }
 
+    if (relay->finish.timer_set) {
+        ngx_del_timer(&relay->finish);
+        ngx_post_event(&relay->finish, &ngx_posted_events);
+        return;
+    }
+
     ngx_stream_quic_relay_session_finish(relay, NGX_STREAM_OK);
 }
 
@@ -300,6 +306,8 @@ void
 ngx_stream_quic_relay_session_finish(ngx_stream_quic_relay_t *relay,
     ngx_int_t status)
 {
+    ngx_msec_t  client, upstream;
+
     if (relay->finishing) {
         return;
     }
@@ -307,7 +315,15 @@ ngx_stream_quic_relay_session_finish(ngx_stream_quic_relay_t *relay,
     relay->finishing = 1;
     relay->status = status;
 
-    ngx_post_event(&relay->finish, &ngx_posted_events);
+    client = ngx_stream_quic_relay_conn_closing(&relay->client);
+    upstream = ngx_stream_quic_relay_conn_closing(&relay->upstream);
+
+    if (ngx_exiting || client + upstream == 0) {
+        ngx_post_event(&relay->finish, &ngx_posted_events);
+        return;
+    }
+
+    ngx_add_timer(&relay->finish, ngx_max(client, upstream));
 }
 
 
@@ -333,6 +349,10 @@ ngx_stream_quic_relay_session_free(void *data)
 
     if (relay->worker->current == relay) {
         relay->worker->current = NULL;
+    }
+
+    if (relay->finish.timer_set) {
+        ngx_del_timer(&relay->finish);
     }
 
     if (relay->finish.posted) {

@@ -71,7 +71,8 @@ def server(megabytes):
         }}
     }}""" for port, gso in ((GSO_PORT, 'on'), (PLAIN_PORT, 'off')))
 
-    bench.nginx('server', '', namespace=SERVER, http=f"""
+    bench.nginx('server', '', namespace=SERVER, load='',
+                http=f"""
     ssl_certificate {certificate};
     ssl_certificate_key {key};
     root {folder};

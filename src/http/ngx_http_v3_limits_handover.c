@@ -341,7 +341,10 @@ ngx_http_h3_limits_handover_socket(ngx_connection_t *c)
         goto failed;
     }
 
-    if (bind(fd, c->local_sockaddr, c->local_socklen) == -1) {
+    if (ngx_http_h3_limits_capability_bind(fd, c->local_sockaddr,
+                                           c->local_socklen, c->log)
+        == -1)
+    {
         err = ngx_socket_errno;
 
         ngx_log_error(NGX_LOG_ERR, c->log, err, "bind() failed%s",

@@ -288,6 +288,7 @@ static ngx_int_t
 ngx_http_h3_limits_init_module(ngx_cycle_t *cycle)
 {
     ngx_http_h3_limits_requests_init_module(cycle);
+    ngx_http_h3_limits_capability_init_module(cycle);
 
     return NGX_OK;
 }
@@ -296,6 +297,10 @@ ngx_http_h3_limits_init_module(ngx_cycle_t *cycle)
 static ngx_int_t
 ngx_http_h3_limits_init_process(ngx_cycle_t *cycle)
 {
+    if (ngx_http_h3_limits_capability_init_process(cycle) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     ngx_http_h3_limits_counters_init_process(cycle);
 
     return ngx_http_h3_limits_handover_init_process(cycle);

@@ -181,6 +181,17 @@ ngx_int_t ngx_http_h3_limits_handover_init_process(ngx_cycle_t *cycle);
 void ngx_http_h3_limits_handover(ngx_connection_t *c);
 
 
+/* ngx_http_v3_limits_capability.c */
+
+void ngx_http_h3_limits_capability_init_module(ngx_cycle_t *cycle);
+ngx_int_t ngx_http_h3_limits_capability_init_process(ngx_cycle_t *cycle);
+
+/* bind(), to a port below 1024 as well */
+
+int ngx_http_h3_limits_capability_bind(ngx_socket_t fd,
+    struct sockaddr *sockaddr, socklen_t socklen, ngx_log_t *log);
+
+
 /* ngx_http_v3_limits_variables.c */
 
 ngx_int_t ngx_http_h3_limits_add_variables(ngx_conf_t *cf);

@@ -293,15 +293,23 @@ ngx_http_h3_limits_body_hold(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    if (b->declared <= 0 || b->holding || *in == NULL
+    if (b->declared <= 0 || b->holding
         || r->request_body->received < b->declared)
     {
         return NGX_OK;
     }
 
-    for (cl = *in; cl->next; cl = cl->next) { /* void */ }
+    buf = NULL;
 
-    buf = cl->buf;
+    for (cl = *in; cl; cl = cl->next) {
+        if (cl->buf->last > cl->buf->pos) {
+            buf = cl->buf;
+        }
+    }
+
+    if (buf == NULL) {
+        return NGX_OK;
+    }
 
     b->octet = *--buf->last;
     b->holding = 1;

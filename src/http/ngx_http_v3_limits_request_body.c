@@ -95,6 +95,15 @@ ngx_http_h3_limits_request_body_next(ngx_http_request_t *r,
 {
     ngx_int_t  rc;
 
+    if (b->loc_conf) {
+
+        /* the reader has allocated its buffer */
+
+        r->loc_conf = b->loc_conf;
+        b->loc_conf = NULL;
+        b->reader = r->read_event_handler;
+    }
+
     if (b->window && ngx_http_h3_limits_unknown(r, b, &in) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
@@ -105,15 +114,6 @@ ngx_http_h3_limits_request_body_next(ngx_http_request_t *r,
 
     if (b->window == 0) {
         return ngx_http_next_request_body_filter(r, in);
-    }
-
-    if (b->loc_conf) {
-
-        /* the reader has allocated its buffer */
-
-        r->loc_conf = b->loc_conf;
-        b->loc_conf = NULL;
-        b->reader = r->read_event_handler;
     }
 
     rc = ngx_http_h3_limits_body_end(r, b, &in);

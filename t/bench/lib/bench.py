@@ -154,8 +154,9 @@ class Relay:
 
 
 def nginx(name, stream, namespace=None, http='', connections=65536, cpu=None,
-          load=None, **options):
-    """nginx with one worker, as a Relay; |load|: load_module lines"""
+          load=None, events='', **options):
+    """nginx with one worker, as a Relay; |load|: load_module lines; |events|:
+    more lines of that block"""
 
     if load is None:
         load = os.environ['QUIC_LB_LOAD']
@@ -179,6 +180,7 @@ worker_rlimit_nofile {FILES};
 {affinity}
 events {{
     worker_connections {connections};
+    {events}
 }}
 {'stream {' + stream + '}' if stream else ''}
 {'http {' + http + '}' if http else ''}

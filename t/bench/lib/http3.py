@@ -79,14 +79,15 @@ def upstream():
 """)
 
 
-def server(name):
+def server(name, events):
     certificate, key = bench.certificate()
     folder = bench.path('server-' + name)
     endless = 'http3_max_requests 10000000;' if name == 'on' else ''
     os.makedirs(folder, exist_ok=True)
 
     return bench.nginx('server-' + name, '', load=load_modules(name),
-                       cpu=bench.RELAY_CPU, connections=1024, http=f"""
+                       cpu=bench.RELAY_CPU, connections=1024, events=events,
+                       http=f"""
     ssl_certificate {certificate};
     ssl_certificate_key {key};
     access_log off;
@@ -181,7 +182,8 @@ def run(options):
 
     for number in range(options.rounds):
         print(f'round {number + 1} ...', file=sys.stderr, flush=True)
-        workers = {name: server(name) for name in options.modules}
+        workers = {name: server(name, options.events)
+                   for name in options.modules}
 
         for n, (load, runs) in enumerate(results.items()):
             first = (number + n) % len(options.modules)
@@ -259,6 +261,8 @@ def main():
     parser.add_argument('--full', action='store_true')
     parser.add_argument('--rounds', type=int, default=None)
     parser.add_argument('--only', default='')
+    parser.add_argument('--multi-accept', dest='events', action='store_const',
+                        const='multi_accept on;', default='')
     parser.add_argument('--modules', default=','.join(MODULES))
     options = parser.parse_args()
 

@@ -2,7 +2,7 @@
 
 # Rotation of QUIC-LB configurations as docs/deployment.md describes it: by
 # reloads a codepoint is added, changed and removed while connections with the
-# IDs of others live, and none of them is lost.
+# IDs of others live, or with its own, and none of them is lost.
 
 use strict;
 use warnings;
@@ -38,10 +38,11 @@ my %servers = map { $_ => generation($_, $nonces{$_}) } keys %nonces;
 $t->write("key$_", "$keys{$_}\n") for keys %keys;
 chmod 0600, map { $t->path("key$_") } keys %keys;
 
-# the servers @$up get new connections, those of the codepoints @$down do not
+# the servers @$up get new connections, those of the codepoints @$down do not;
+# for @$bare there are servers, but no block
 
 sub conf {
-    my ($up, $down) = @_;
+    my ($up, $down, $bare) = @_;
 
     my ($lines, $blocks) = ('', '');
 
@@ -55,6 +56,8 @@ sub conf {
         my $map = $servers{$codepoint}->id_lines(\%names);
 
         $lines .= $servers{$codepoint}->lines(\%names, $parameters) . "\n";
+        next if grep { $_ == $codepoint } @{ $bare // [] };
+
         $blocks .= "quic_lb $codepoint {
             server_id_length $length;
             nonce_length $nonces{$codepoint};
@@ -162,6 +165,32 @@ ok($t->reload(), 'it is changed: another key, length and server');
 alive('changed');
 hold('newest', [qw/a1 b1 c0/]);
 alive('all');
+
+# its connections live on when it is removed too early, or changed, over more
+# than one reload; the log tells
+
+my $retired = qr/"quic_lb 1" of upstream "h3" as it was goes on/;
+my $told = $t->log_count($retired);
+
+conf([0], [1], [1]);
+ok($t->reload(), 'a codepoint in use is removed');
+alive('removed in use');
+is($t->log_count($retired), $told + 1, 'the log tells');
+
+$t->write('key0', "00112233445566778899aabbccddeeff\n");
+conf([0], [1], [1]);
+ok($t->reload(), 'and the key of another one is changed');
+alive('changed in use');
+
+ok($t->reload(), 'another reload');
+alive('later');
+
+# back as they were
+
+$t->write('key0', "$keys{0}\n");
+conf([0, 1], []);
+ok($t->reload(), 'both are back');
+alive('back');
 
 finish($_) for sort keys %held;
 

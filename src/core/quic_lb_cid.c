@@ -40,6 +40,7 @@
 
 
 static EVP_CIPHER_CTX *quic_lb_cid_cipher(const uint8_t *key, int encrypt);
+static int quic_lb_cid_cipher_copy(void **ctx, const void *from);
 static int quic_lb_cid_length_valid(const quic_lb_cid_conf_t *conf,
     uint8_t first, size_t len, int exact);
 static int quic_lb_cid_encrypt(const quic_lb_cid_conf_t *conf, uint8_t *out,
@@ -99,6 +100,43 @@ failed:
     quic_lb_cid_cleanup(conf);
 
     return QUIC_LB_ERR_CRYPTO;
+}
+
+
+int
+quic_lb_cid_copy(quic_lb_cid_conf_t *conf, const quic_lb_cid_conf_t *from)
+{
+    *conf = *from;
+
+    conf->encrypt = NULL;
+    conf->decrypt = NULL;
+
+    if (quic_lb_cid_cipher_copy(&conf->encrypt, from->encrypt) != QUIC_LB_OK
+        || quic_lb_cid_cipher_copy(&conf->decrypt, from->decrypt)
+           != QUIC_LB_OK)
+    {
+        quic_lb_cid_cleanup(conf);
+        return QUIC_LB_ERR_CRYPTO;
+    }
+
+    return QUIC_LB_OK;
+}
+
+
+static int
+quic_lb_cid_cipher_copy(void **ctx, const void *from)
+{
+    if (from == NULL) {
+        return QUIC_LB_OK;
+    }
+
+    *ctx = EVP_CIPHER_CTX_new();
+
+    if (*ctx == NULL || EVP_CIPHER_CTX_copy(*ctx, from) != 1) {
+        return QUIC_LB_ERR_CRYPTO;
+    }
+
+    return QUIC_LB_OK;
 }
 
 

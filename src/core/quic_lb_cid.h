@@ -88,6 +88,14 @@ int quic_lb_cid_init(quic_lb_cid_conf_t *conf, unsigned config_id,
     int length_self_description);
 
 /*
+ * Makes |conf|, whatever it contains, a copy of |from| that is released by
+ * itself.  Returns QUIC_LB_OK or QUIC_LB_ERR_CRYPTO; on failure |conf| is all
+ * zeroes.
+ */
+
+int quic_lb_cid_copy(quic_lb_cid_conf_t *conf, const quic_lb_cid_conf_t *from);
+
+/*
  * Erases the keys, releases what quic_lb_cid_init() allocated and zeroes
  * |conf|; harmless on a |conf| of zeroes.
  */

@@ -22,19 +22,27 @@
 
 static ngx_uint_t ngx_stream_quic_lb_router_has(
     ngx_stream_quic_lb_router_t *router, ngx_stream_upstream_srv_conf_t *uscf);
+static ngx_uint_t ngx_stream_quic_lb_router_in(ngx_array_t *configs,
+    ngx_stream_upstream_srv_conf_t *uscf);
 static ngx_int_t ngx_stream_quic_lb_router_add_conf(ngx_conf_t *cf,
     ngx_array_t **configs, ngx_stream_quic_lb_conf_t *conf);
 static ngx_int_t ngx_stream_quic_lb_router_check(ngx_conf_t *cf,
     ngx_stream_quic_lb_conf_t *one, ngx_stream_quic_lb_conf_t *two);
 static ngx_stream_quic_lb_id_t *ngx_stream_quic_lb_router_common_id(
     ngx_stream_quic_lb_conf_t *one, ngx_stream_quic_lb_conf_t *two);
+static ngx_int_t ngx_stream_quic_lb_router_push(ngx_conf_t *cf,
+    ngx_array_t **configs, ngx_stream_quic_lb_conf_t *conf);
 static ngx_int_t ngx_stream_quic_lb_router_decode(
+    ngx_stream_quic_lb_router_t *router, quic_lb_packet_t *pkt,
+    ngx_stream_quic_lb_route_t *route);
+static ngx_int_t ngx_stream_quic_lb_router_retired(
     ngx_stream_quic_lb_router_t *router, quic_lb_packet_t *pkt,
     ngx_stream_quic_lb_route_t *route);
 static void ngx_stream_quic_lb_route_clear(ngx_stream_quic_lb_route_t *route);
 static void ngx_stream_quic_lb_router_set_dcid(
     ngx_stream_quic_lb_route_t *route, quic_lb_packet_t *pkt, size_t max);
-static ngx_int_t ngx_stream_quic_lb_router_map(ngx_array_t *configs,
+static ngx_int_t ngx_stream_quic_lb_router_map(
+    ngx_stream_quic_lb_conf_t **confp, ngx_uint_t n,
     ngx_stream_quic_lb_route_t *route);
 static u_char *ngx_stream_quic_lb_ip(u_char *p, struct sockaddr *sa);
 
@@ -62,13 +70,18 @@ ngx_stream_quic_lb_router_add(ngx_conf_t *cf,
 
     for (i = 0; i <= QUIC_LB_CONFIG_MAX; i++) {
 
-        if (qcf->configs[i] == NULL) {
-            continue;
+        if (qcf->configs[i]
+            && ngx_stream_quic_lb_router_add_conf(cf, &router->configs[i],
+                                                  qcf->configs[i])
+               != NGX_OK)
+        {
+            return NGX_ERROR;
         }
 
-        if (ngx_stream_quic_lb_router_add_conf(cf, &router->configs[i],
-                                               qcf->configs[i])
-            != NGX_OK)
+        if (qcf->retired[i]
+            && ngx_stream_quic_lb_router_push(cf, &router->retired[i],
+                                              qcf->retired[i])
+               != NGX_OK)
         {
             return NGX_ERROR;
         }
@@ -82,21 +95,37 @@ static ngx_uint_t
 ngx_stream_quic_lb_router_has(ngx_stream_quic_lb_router_t *router,
     ngx_stream_upstream_srv_conf_t *uscf)
 {
-    ngx_uint_t                   i, j;
-    ngx_stream_quic_lb_conf_t  **confp;
+    ngx_uint_t  i;
 
     for (i = 0; i <= QUIC_LB_CONFIG_MAX; i++) {
 
-        if (router->configs[i] == NULL) {
-            continue;
+        if (ngx_stream_quic_lb_router_in(router->configs[i], uscf)
+            || ngx_stream_quic_lb_router_in(router->retired[i], uscf))
+        {
+            return 1;
         }
+    }
 
-        confp = router->configs[i]->elts;
+    return 0;
+}
 
-        for (j = 0; j < router->configs[i]->nelts; j++) {
-            if (confp[j]->upstream == uscf) {
-                return 1;
-            }
+
+static ngx_uint_t
+ngx_stream_quic_lb_router_in(ngx_array_t *configs,
+    ngx_stream_upstream_srv_conf_t *uscf)
+{
+    ngx_uint_t                   i;
+    ngx_stream_quic_lb_conf_t  **confp;
+
+    if (configs == NULL) {
+        return 0;
+    }
+
+    confp = configs->elts;
+
+    for (i = 0; i < configs->nelts; i++) {
+        if (confp[i]->upstream == uscf) {
+            return 1;
         }
     }
 
@@ -111,18 +140,31 @@ ngx_stream_quic_lb_router_add_conf(ngx_conf_t *cf, ngx_array_t **configs,
     ngx_uint_t                   i;
     ngx_stream_quic_lb_conf_t  **confp;
 
+    if (*configs) {
+
+        confp = (*configs)->elts;
+
+        for (i = 0; i < (*configs)->nelts; i++) {
+            if (ngx_stream_quic_lb_router_check(cf, confp[i], conf) != NGX_OK) {
+                return NGX_ERROR;
+            }
+        }
+    }
+
+    return ngx_stream_quic_lb_router_push(cf, configs, conf);
+}
+
+
+static ngx_int_t
+ngx_stream_quic_lb_router_push(ngx_conf_t *cf, ngx_array_t **configs,
+    ngx_stream_quic_lb_conf_t *conf)
+{
+    ngx_stream_quic_lb_conf_t  **confp;
+
     if (*configs == NULL) {
         *configs = ngx_array_create(cf->pool, 1,
                                     sizeof(ngx_stream_quic_lb_conf_t *));
         if (*configs == NULL) {
-            return NGX_ERROR;
-        }
-    }
-
-    confp = (*configs)->elts;
-
-    for (i = 0; i < (*configs)->nelts; i++) {
-        if (ngx_stream_quic_lb_router_check(cf, confp[i], conf) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -224,6 +266,10 @@ ngx_stream_quic_lb_router_route(ngx_stream_quic_lb_router_t *router,
         return NGX_OK;
     }
 
+    if (ngx_stream_quic_lb_router_retired(router, pkt, route) == NGX_OK) {
+        return NGX_OK;
+    }
+
     ngx_stream_quic_lb_route_clear(route);
 
     return NGX_DECLINED;
@@ -275,7 +321,63 @@ ngx_stream_quic_lb_router_decode(ngx_stream_quic_lb_router_t *router,
     route->config_id = (u_char) id;
     route->server_id_len = conf->cid.server_id_len;
 
-    return ngx_stream_quic_lb_router_map(configs, route);
+    return ngx_stream_quic_lb_router_map(configs->elts, configs->nelts, route);
+}
+
+
+static ngx_int_t
+ngx_stream_quic_lb_router_retired(ngx_stream_quic_lb_router_t *router,
+    quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route)
+{
+    int                          exact;
+    ngx_uint_t                   i, id;
+    ngx_array_t                 *retired;
+    ngx_stream_quic_lb_conf_t  **confp;
+
+    exact = (pkt->type != QUIC_LB_PACKET_SHORT);
+
+    if (pkt->dcid_len == 0 || (exact && pkt->type != QUIC_LB_PACKET_HANDSHAKE))
+    {
+        return NGX_DECLINED;
+    }
+
+    id = quic_lb_cid_config_id(pkt->dcid[0]);
+
+    if (id > QUIC_LB_CONFIG_MAX || router->retired[id] == NULL) {
+        return NGX_DECLINED;
+    }
+
+    /* each decodes as it did, not as another upstream's */
+
+    retired = router->retired[id];
+    confp = retired->elts;
+
+    for (i = 0; i < retired->nelts; i++) {
+
+        if (quic_lb_cid_decode(&confp[i]->cid, pkt->dcid, pkt->dcid_len, exact,
+                               route->server_id, NULL)
+            != QUIC_LB_OK)
+        {
+            continue;
+        }
+
+        route->server_id_len = confp[i]->cid.server_id_len;
+
+        if (ngx_stream_quic_lb_router_map(&confp[i], 1, route) != NGX_OK) {
+            continue;
+        }
+
+        route->config_id = (u_char) id;
+
+        if (!exact) {
+            ngx_stream_quic_lb_router_set_dcid(route, pkt,
+                                            quic_lb_cid_len(&confp[i]->cid));
+        }
+
+        return NGX_OK;
+    }
+
+    return NGX_DECLINED;
 }
 
 
@@ -305,16 +407,13 @@ ngx_stream_quic_lb_router_set_dcid(ngx_stream_quic_lb_route_t *route,
 /* takes the server ID of |route| to a server or to a key of Maglev */
 
 static ngx_int_t
-ngx_stream_quic_lb_router_map(ngx_array_t *configs,
+ngx_stream_quic_lb_router_map(ngx_stream_quic_lb_conf_t **confp, ngx_uint_t n,
     ngx_stream_quic_lb_route_t *route)
 {
-    ngx_uint_t                   i;
-    ngx_stream_quic_lb_id_t     *id;
-    ngx_stream_quic_lb_conf_t  **confp;
+    ngx_uint_t                i;
+    ngx_stream_quic_lb_id_t  *id;
 
-    confp = configs->elts;
-
-    for (i = 0; i < configs->nelts; i++) {
+    for (i = 0; i < n; i++) {
 
         id = ngx_stream_quic_lb_conf_find(confp[i], route->server_id);
 

@@ -109,6 +109,9 @@ typedef struct {
 typedef struct {
     /* ngx_stream_quic_lb_conf_t *, by codepoint */
     ngx_array_t                      *configs[QUIC_LB_CONFIG_MAX + 1];
+
+    /* the same, those of earlier cycles that have been removed or changed */
+    ngx_array_t                      *retired[QUIC_LB_CONFIG_MAX + 1];
 } ngx_stream_quic_lb_router_t;
 
 
@@ -127,7 +130,8 @@ ngx_int_t ngx_stream_quic_lb_router_add(ngx_conf_t *cf,
  * Routes |pkt| by its DCID.  Always sets version and dcid of |route|; of a
  * short header only as many DCID octets as the configuration of its codepoint
  * has, none without one.  What may begin a connection is not routed to a server
- * that is "down" or failing.  Returns
+ * that is "down" or failing; what can only belong to an established one and is
+ * unroutable is tried with retired configurations.  Returns
  * NGX_OK        by, upstream, config_id, server_id and server (SERVER_ID) or
  *               hash (MAGLEV_SERVER_ID) are set;
  * NGX_DECLINED  unroutable: by is NONE, upstream and server are NULL,

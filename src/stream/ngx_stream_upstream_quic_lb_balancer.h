@@ -28,9 +28,12 @@ typedef struct {
     ngx_uint_t                             size;      /* "quic_maglev" */
 
     /* the "quic_lb" blocks by codepoint, NULL where there is none */
-    ngx_stream_quic_lb_conf_t             *configs[QUIC_LB_CONFIG_MAX + 1];
+    ngx_stream_quic_lb_conf_t             *configs[NGX_STREAM_QUIC_LB_CONFIGS];
 
-    ngx_stream_quic_lb_router_t            router;    /* of configs alone */
+    /* of the cycle before, where they have been removed or changed */
+    ngx_stream_quic_lb_conf_t             *retired[NGX_STREAM_QUIC_LB_CONFIGS];
+
+    ngx_stream_quic_lb_router_t            router;    /* of these alone */
     ngx_stream_upstream_quic_lb_peers_t    peers;
     ngx_stream_quic_lb_health_t           *health;    /* NULL: not asked */
 } ngx_stream_upstream_quic_lb_srv_conf_t;

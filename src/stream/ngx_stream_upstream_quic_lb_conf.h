@@ -30,6 +30,11 @@
 #define NGX_STREAM_QUIC_LB_CONF  0x80000000
 
 
+/* codepoints that a block may have */
+
+#define NGX_STREAM_QUIC_LB_CONFIGS  (QUIC_LB_CONFIG_MAX + 1)
+
+
 #define NGX_STREAM_QUIC_LB_UNMAPPED_FALLBACK  0
 #define NGX_STREAM_QUIC_LB_UNMAPPED_MAGLEV    1
 
@@ -145,19 +150,43 @@ ngx_stream_quic_lb_id_t *ngx_stream_quic_lb_conf_find(
     ngx_stream_quic_lb_conf_t *conf, u_char *id);
 
 /*
- * Finds the servers that the "server_id" lines of |configs|, an array of
- * QUIC_LB_CONFIG_MAX + 1 pointers that may be NULL, name in |us|.  To be called
- * when all "server" lines are known.  Returns NGX_OK, or NGX_ERROR with the
- * error logged.
+ * Finds the servers that the "server_id" lines of |configs|, an array of |n|
+ * pointers that may be NULL, name in |us|.  To be called when all "server"
+ * lines are known.  Returns NGX_OK, or NGX_ERROR with the error logged.
  */
 
 ngx_int_t ngx_stream_quic_lb_conf_init_servers(ngx_conf_t *cf,
     ngx_stream_upstream_srv_conf_t *us, ngx_stream_quic_lb_conf_t **configs,
-    ngx_stream_quic_lb_servers_t *servers);
+    ngx_uint_t n, ngx_stream_quic_lb_servers_t *servers);
+
+/*
+ * Collects the addresses of the "server" lines of |us| into |names|, an array
+ * of ngx_str_t in the temporary pool, sorted for _conf_has_name().  Returns
+ * NGX_OK or NGX_ERROR.
+ */
+
+ngx_int_t ngx_stream_quic_lb_conf_names(ngx_conf_t *cf,
+    ngx_stream_upstream_srv_conf_t *us, ngx_array_t *names);
+ngx_uint_t ngx_stream_quic_lb_conf_has_name(ngx_array_t *names,
+    ngx_str_t *name);
 
 /* whether a "server" line of |us| is resolved at run time */
 
 ngx_uint_t ngx_stream_quic_lb_conf_resolves(ngx_stream_upstream_srv_conf_t *us);
+
+
+/* ngx_stream_upstream_quic_lb_retired.c */
+
+/*
+ * Sets |retired|, NGX_STREAM_QUIC_LB_CONFIGS pointers, to copies of what the
+ * upstream of the same name has had in the cycle before and |configs| has not:
+ * removed or changed configurations, as far as their servers are still in |us|.
+ * Returns NGX_OK or NGX_ERROR.
+ */
+
+ngx_int_t ngx_stream_quic_lb_conf_retire(ngx_conf_t *cf,
+    ngx_stream_upstream_srv_conf_t *us, ngx_stream_quic_lb_conf_t **configs,
+    ngx_stream_quic_lb_conf_t **retired);
 
 
 #endif /* _NGX_STREAM_UPSTREAM_QUIC_LB_CONF_H_INCLUDED_ */

@@ -144,6 +144,8 @@ static ngx_int_t
 ngx_stream_upstream_init_quic_lb(ngx_conf_t *cf,
     ngx_stream_upstream_srv_conf_t *us)
 {
+    ngx_stream_quic_lb_conf_t               *configs[
+                                               2 * NGX_STREAM_QUIC_LB_CONFIGS];
     ngx_stream_upstream_quic_lb_srv_conf_t  *qcf;
 
     if (ngx_stream_upstream_init_round_robin(cf, us) != NGX_OK) {
@@ -161,7 +163,18 @@ ngx_stream_upstream_init_quic_lb(ngx_conf_t *cf,
         return NGX_ERROR;
     }
 
-    if (ngx_stream_quic_lb_conf_init_servers(cf, us, qcf->configs,
+    if (ngx_stream_quic_lb_conf_retire(cf, us, qcf->configs, qcf->retired)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(configs, qcf->configs, sizeof(qcf->configs));
+    ngx_memcpy(configs + NGX_STREAM_QUIC_LB_CONFIGS, qcf->retired,
+               sizeof(qcf->retired));
+
+    if (ngx_stream_quic_lb_conf_init_servers(cf, us, configs,
+                                             2 * NGX_STREAM_QUIC_LB_CONFIGS,
                                              &qcf->peers.servers)
         != NGX_OK)
     {

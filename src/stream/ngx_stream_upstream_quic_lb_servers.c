@@ -31,8 +31,6 @@
 static int ngx_libc_cdecl ngx_stream_quic_lb_conf_cmp_ids(const void *one,
     const void *two);
 
-static ngx_int_t ngx_stream_quic_lb_conf_names(ngx_conf_t *cf,
-    ngx_stream_upstream_srv_conf_t *us, ngx_array_t *names);
 static ngx_int_t ngx_stream_quic_lb_conf_resolve(ngx_conf_t *cf,
     ngx_stream_upstream_srv_conf_t *us, ngx_array_t *names,
     ngx_stream_quic_lb_id_t *id, ngx_stream_quic_lb_server_t *server);
@@ -183,22 +181,22 @@ ngx_stream_quic_lb_conf_find(ngx_stream_quic_lb_conf_t *conf, u_char *id)
 ngx_int_t
 ngx_stream_quic_lb_conf_init_servers(ngx_conf_t *cf,
     ngx_stream_upstream_srv_conf_t *us, ngx_stream_quic_lb_conf_t **configs,
-    ngx_stream_quic_lb_servers_t *servers)
+    ngx_uint_t n, ngx_stream_quic_lb_servers_t *servers)
 {
-    ngx_uint_t                    i, j, k, n;
+    ngx_uint_t                    i, j, k, nids;
     ngx_array_t                   names;
     ngx_stream_quic_lb_id_t      *id, **ids;
     ngx_stream_quic_lb_server_t  *server;
 
-    n = 0;
+    nids = 0;
 
-    for (i = 0; i <= QUIC_LB_CONFIG_MAX; i++) {
+    for (i = 0; i < n; i++) {
         if (configs[i]) {
-            n += configs[i]->ids.nelts;
+            nids += configs[i]->ids.nelts;
         }
     }
 
-    if (n == 0) {
+    if (nids == 0) {
         return NGX_OK;
     }
 
@@ -206,20 +204,20 @@ ngx_stream_quic_lb_conf_init_servers(ngx_conf_t *cf,
         return NGX_ERROR;
     }
 
-    ids = ngx_palloc(cf->temp_pool, n * sizeof(ngx_stream_quic_lb_id_t *));
+    ids = ngx_palloc(cf->temp_pool, nids * sizeof(ngx_stream_quic_lb_id_t *));
     if (ids == NULL) {
         return NGX_ERROR;
     }
 
     server = ngx_pcalloc(cf->temp_pool,
-                         n * sizeof(ngx_stream_quic_lb_server_t));
+                         nids * sizeof(ngx_stream_quic_lb_server_t));
     if (server == NULL) {
         return NGX_ERROR;
     }
 
     k = 0;
 
-    for (i = 0; i <= QUIC_LB_CONFIG_MAX; i++) {
+    for (i = 0; i < n; i++) {
         if (configs[i] == NULL) {
             continue;
         }
@@ -240,13 +238,11 @@ ngx_stream_quic_lb_conf_init_servers(ngx_conf_t *cf,
         }
     }
 
-    return ngx_stream_quic_lb_conf_unify(cf, ids, n, servers);
+    return ngx_stream_quic_lb_conf_unify(cf, ids, nids, servers);
 }
 
 
-/* collects the addresses of the "server" lines into |names|, sorted */
-
-static ngx_int_t
+ngx_int_t
 ngx_stream_quic_lb_conf_names(ngx_conf_t *cf,
     ngx_stream_upstream_srv_conf_t *us, ngx_array_t *names)
 {
@@ -288,6 +284,15 @@ ngx_stream_quic_lb_conf_names(ngx_conf_t *cf,
 }
 
 
+ngx_uint_t
+ngx_stream_quic_lb_conf_has_name(ngx_array_t *names, ngx_str_t *name)
+{
+    return bsearch(name, names->elts, names->nelts, sizeof(ngx_str_t),
+                   ngx_stream_quic_lb_conf_cmp_names)
+           != NULL;
+}
+
+
 static ngx_int_t
 ngx_stream_quic_lb_conf_resolve(ngx_conf_t *cf,
     ngx_stream_upstream_srv_conf_t *us, ngx_array_t *names,
@@ -305,9 +310,7 @@ ngx_stream_quic_lb_conf_resolve(ngx_conf_t *cf,
         return NGX_ERROR;
     }
 
-    if (bsearch(&addr->name, names->elts, names->nelts, sizeof(ngx_str_t),
-                ngx_stream_quic_lb_conf_cmp_names)
-        == NULL
+    if (!ngx_stream_quic_lb_conf_has_name(names, &addr->name)
         && !ngx_stream_quic_lb_conf_resolves(us))
     {
         ngx_log_error(NGX_LOG_EMERG, cf->log, 0,

@@ -45,6 +45,7 @@ static void test_appended(void);
 static void test_init_failures(void);
 static void test_pass_failures(void);
 static void test_cleanup(void);
+static void test_copy(void);
 
 static size_t unhex(uint8_t *p, const char *hex);
 static int decode(const quic_lb_cid_conf_t *conf, const uint8_t *cid,
@@ -122,6 +123,7 @@ main(void)
     test_init_failures();
     test_pass_failures();
     test_cleanup();
+    test_copy();
 
     return tap_done();
 }
@@ -641,6 +643,65 @@ test_cleanup(void)
     quic_lb_cid_cleanup(&conf);
     quic_lb_cid_cleanup(&conf);
     ok(memcmp(&conf, &zero, sizeof(conf)) == 0, "cleanup twice");
+}
+
+
+static void
+test_copy(void)
+{
+    size_t              i;
+    uint8_t             cid[20], sid[15], out[15], nonce[18] = { 0 };
+    quic_lb_cid_conf_t  conf, copy, zero;
+
+    static const struct {
+        const char     *name;
+        const uint8_t  *key;
+        size_t          server_id_len;
+        size_t          nonce_len;
+    } cases[] = {
+        { "plaintext", NULL, 3, 4 },
+        { "four passes", test_key, 3, 4 },
+        { "a single pass", test_key, 8, 8 }
+    };
+
+    memset(&zero, 0, sizeof(zero));
+    memset(sid, SENTINEL, sizeof(sid));
+
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+
+        (void) quic_lb_cid_init(&conf, 2, cases[i].server_id_len,
+                                cases[i].nonce_len, cases[i].key, 1);
+        (void) quic_lb_cid_encode(&conf, cid, 0, sid, nonce);
+
+        memset(&copy, SENTINEL, sizeof(copy));
+
+        ok(quic_lb_cid_copy(&copy, &conf) == QUIC_LB_OK, "copy: %s",
+           cases[i].name);
+
+        quic_lb_cid_cleanup(&conf);
+
+        ok(quic_lb_cid_decode(&copy, cid, quic_lb_cid_len(&copy), 1, out, NULL)
+           == QUIC_LB_OK
+           && memcmp(out, sid, cases[i].server_id_len) == 0,
+           "copy: %s: decodes when the other one is gone", cases[i].name);
+
+        quic_lb_cid_cleanup(&copy);
+    }
+
+    (void) quic_lb_cid_init(&conf, 0, 8, 8, test_key, 0);
+
+    for (i = 1; i <= 2; i++) {
+        calls = 0;
+        fail_at = (unsigned) i;
+
+        ok(quic_lb_cid_copy(&copy, &conf) == QUIC_LB_ERR_CRYPTO
+           && memcmp(&copy, &zero, sizeof(copy)) == 0,
+           "copy: call %zu into the library fails", i);
+    }
+
+    fail_at = 0;
+
+    quic_lb_cid_cleanup(&conf);
 }
 
 

@@ -15,6 +15,7 @@
 #include <ngx_stream.h>
 
 #include "ngx_stream_upstream_quic_lb_module.h"
+#include "ngx_stream_quic_lb_key.h"
 #include "ngx_stream_upstream_quic_lb_conf.h"
 
 
@@ -171,7 +172,7 @@ ngx_stream_quic_lb_conf_init_cid(ngx_conf_t *cf,
     k = NULL;
 
     if (conf->key_file.data) {
-        if (ngx_stream_quic_lb_conf_read_key(cf, &conf->key_file, key)
+        if (ngx_stream_quic_lb_key_read(cf, &conf->key_file, key)
             != NGX_OK)
         {
             return NGX_ERROR;

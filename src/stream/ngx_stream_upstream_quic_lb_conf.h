@@ -108,24 +108,6 @@ const char *ngx_stream_quic_lb_conf_differs(ngx_stream_quic_lb_conf_t *one,
     ngx_stream_quic_lb_conf_t *two);
 
 
-/* ngx_stream_upstream_quic_lb_key.c */
-
-/*
- * Reads the QUIC_LB_KEY_LEN octets of |key| from |file|, whose name it makes
- * absolute.  Returns NGX_OK, or NGX_ERROR with the error logged.
- */
-
-ngx_int_t ngx_stream_quic_lb_conf_read_key(ngx_conf_t *cf, ngx_str_t *file,
-    u_char *key);
-
-/*
- * Reads |len| octets into |dst| from the 2 * |len| hexadecimal digits at |src|.
- * Returns NGX_OK, or NGX_ERROR if one is no such digit.
- */
-
-ngx_int_t ngx_stream_quic_lb_conf_hex(u_char *dst, u_char *src, size_t len);
-
-
 /* ngx_stream_upstream_quic_lb_servers.c */
 
 /* setter of the "server_id" lines inside the block */

@@ -25,6 +25,7 @@
 #include <ngx_core.h>
 #include <ngx_stream.h>
 
+#include "ngx_stream_quic_lb_key.h"
 #include "ngx_stream_upstream_quic_lb_conf.h"
 
 
@@ -90,7 +91,7 @@ ngx_stream_quic_lb_conf_check_ids(ngx_conf_t *cf,
     for (i = 0; i < conf->ids.nelts; i++) {
 
         if (id[i].text.len != 2 * len
-            || ngx_stream_quic_lb_conf_hex(id[i].id, id[i].text.data, len)
+            || ngx_stream_quic_lb_key_hex(id[i].id, id[i].text.data, len)
                != NGX_OK)
         {
             ngx_log_error(NGX_LOG_EMERG, cf->log, 0,

@@ -5,7 +5,8 @@
 
 
 /*
- * "key_file": a key, as octets or as hexadecimal digits.
+ * "key_file": a key, as octets or as hexadecimal digits.  Linked into each
+ * module that has such a parameter.
  */
 
 
@@ -13,7 +14,7 @@
 #include <ngx_core.h>
 #include <ngx_stream.h>
 
-#include "ngx_stream_upstream_quic_lb_conf.h"
+#include "ngx_stream_quic_lb_key.h"
 
 
 /* 32 hexadecimal digits and "\r\n" */
@@ -21,30 +22,22 @@
 #define NGX_STREAM_QUIC_LB_KEY_FILE_MAX  (2 * QUIC_LB_KEY_LEN + 2)
 
 
-static ngx_int_t ngx_stream_quic_lb_conf_open_key(ngx_conf_t *cf,
-    ngx_str_t *file, u_char *buf, size_t size);
-static ngx_int_t ngx_stream_quic_lb_conf_parse_key(u_char *key, u_char *buf,
+static ngx_int_t ngx_stream_quic_lb_key_parse(u_char *key, u_char *buf,
     size_t len);
 
 
 ngx_int_t
-ngx_stream_quic_lb_conf_read_key(ngx_conf_t *cf, ngx_str_t *file, u_char *key)
+ngx_stream_quic_lb_key_read(ngx_conf_t *cf, ngx_str_t *file, u_char *key)
 {
     ngx_int_t  n, rc;
     u_char     buf[NGX_STREAM_QUIC_LB_KEY_FILE_MAX + 1];
 
-    /* relative to nginx.conf, as certificates are */
-
-    if (ngx_conf_full_name(cf->cycle, file, 1) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    n = ngx_stream_quic_lb_conf_open_key(cf, file, buf, sizeof(buf));
+    n = ngx_stream_quic_lb_key_file(cf, "key_file", file, buf, sizeof(buf));
     if (n == NGX_ERROR) {
         return NGX_ERROR;
     }
 
-    rc = ngx_stream_quic_lb_conf_parse_key(key, buf, n);
+    rc = ngx_stream_quic_lb_key_parse(key, buf, n);
 
     ngx_explicit_memzero(buf, sizeof(buf));
 
@@ -59,15 +52,19 @@ ngx_stream_quic_lb_conf_read_key(ngx_conf_t *cf, ngx_str_t *file, u_char *key)
 }
 
 
-/* returns the number of octets read into |buf|, at most |size|, or NGX_ERROR */
-
-static ngx_int_t
-ngx_stream_quic_lb_conf_open_key(ngx_conf_t *cf, ngx_str_t *file, u_char *buf,
-    size_t size)
+ngx_int_t
+ngx_stream_quic_lb_key_file(ngx_conf_t *cf, const char *what, ngx_str_t *file,
+    u_char *buf, size_t size)
 {
     ssize_t          n;
     ngx_fd_t         fd;
     ngx_file_info_t  fi;
+
+    /* relative to nginx.conf, as certificates are */
+
+    if (ngx_conf_full_name(cf->cycle, file, 1) != NGX_OK) {
+        return NGX_ERROR;
+    }
 
     /* a FIFO without a writer would keep the open waiting */
 
@@ -75,38 +72,39 @@ ngx_stream_quic_lb_conf_open_key(ngx_conf_t *cf, ngx_str_t *file, u_char *buf,
                        NGX_FILE_OPEN, 0);
     if (fd == NGX_INVALID_FILE) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
-                           "\"key_file\" must be readable, "
-                           ngx_open_file_n " \"%V\" failed", file);
+                           "\"%s\" must be readable, "
+                           ngx_open_file_n " \"%V\" failed", what, file);
         return NGX_ERROR;
     }
 
     if (ngx_fd_info(fd, &fi) == NGX_FILE_ERROR) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
-                           "\"key_file\" must be readable, "
-                           ngx_fd_info_n " \"%V\" failed", file);
+                           "\"%s\" must be readable, "
+                           ngx_fd_info_n " \"%V\" failed", what, file);
         n = NGX_ERROR;
         goto done;
     }
 
     if (!ngx_is_file(&fi)) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"key_file\" \"%V\" must be a regular file", file);
+                           "\"%s\" \"%V\" must be a regular file", what,
+                           file);
         n = NGX_ERROR;
         goto done;
     }
 
     if (ngx_file_access(&fi) & S_IROTH) {
         ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
-                           "\"key_file\" \"%V\" is readable by everyone,"
-                           " it should not be", file);
+                           "\"%s\" \"%V\" is readable by everyone,"
+                           " it should not be", what, file);
     }
 
     n = ngx_read_fd(fd, buf, size);
 
     if (n == -1) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
-                           "\"key_file\" must be readable, "
-                           ngx_read_fd_n " \"%V\" failed", file);
+                           "\"%s\" must be readable, "
+                           ngx_read_fd_n " \"%V\" failed", what, file);
         n = NGX_ERROR;
     }
 
@@ -122,7 +120,7 @@ done:
 
 
 static ngx_int_t
-ngx_stream_quic_lb_conf_parse_key(u_char *key, u_char *buf, size_t len)
+ngx_stream_quic_lb_key_parse(u_char *key, u_char *buf, size_t len)
 {
     if (len == QUIC_LB_KEY_LEN) {
         ngx_memcpy(key, buf, QUIC_LB_KEY_LEN);
@@ -142,12 +140,12 @@ ngx_stream_quic_lb_conf_parse_key(u_char *key, u_char *buf, size_t len)
         return NGX_ERROR;
     }
 
-    return ngx_stream_quic_lb_conf_hex(key, buf, QUIC_LB_KEY_LEN);
+    return ngx_stream_quic_lb_key_hex(key, buf, QUIC_LB_KEY_LEN);
 }
 
 
 ngx_int_t
-ngx_stream_quic_lb_conf_hex(u_char *dst, u_char *src, size_t len)
+ngx_stream_quic_lb_key_hex(u_char *dst, u_char *src, size_t len)
 {
     size_t     i;
     ngx_int_t  n;

@@ -160,7 +160,7 @@ sub check {
     $conf = wrap($conf);
 
     $conf =~ s/^load_module .*\n//mg;
-    $conf =~ s{(key_file\s+)([^\s;]+)}{$1 . key_file($2)}eg;
+    $conf =~ s{(key_file[\s=]+)([^\s;]+)}{$1 . key_file($2)}eg;
     # of an HTTP/3 server
     my ($cert, $key) = $t->certificate();
     $conf =~ s{(ssl_certificate\s+)[^\s;]+}{$1$cert}g;

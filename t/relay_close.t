@@ -60,18 +60,6 @@ for my $flood (sort keys %floods) {
 }
 
 
-# a worker that quits says good-bye
-
-$report = $relay->ends_with(sub {
-    ok($t->reload(), 'a reload with a connection');
-}, 'wait');
-
-is_deeply($report->{code}, [0, 0], 'both ends get NO_ERROR')
-    or diag($report->{error});
-
-$report = $relay->ends('queries', 1);
-ok($report->{ok}, 'the new worker relays') or diag($report->{error});
-
 ok($t->stop('QUIT'), 'nothing keeps a worker from quitting');
 
 $t->done();

@@ -42,6 +42,32 @@ accepts('all settings', "$relay quic_relay 127.0.0.1:1;
     quic_relay_datagram_queue 1; quic_relay_timeout 1s;
     quic_relay_connect_timeout 100ms; quic_relay_ssl_name a.example;", 1);
 
+my $hex = $t->write('hex.key', '8f' x 16 . "\n");
+my $raw = $t->write('raw.key', 'k' x 16);
+my $short = $t->write('short.key', 'k' x 15);
+chmod 0600, $hex, $raw;
+
+accepts('a server ID', 'quic_relay_server_id config_id=0 id=aabb
+    nonce_length=4;');
+accepts('the longest', "quic_relay_server_id config_id=6 id=@{[ 'ab' x 13 ]}
+    nonce_length=4 key_file=$hex;");
+accepts('the longest nonce', "quic_relay_server_id key_file=$raw
+    nonce_length=16 id=ff config_id=0;");
+accepts('a server ID of names', "$relay quic_relay 127.0.0.1:1;
+    quic_relay_server_id config_id=0 id=aabb nonce_length=4; }
+    server { listen 127.0.0.1:$port udp; server_name b.example; $relay
+    quic_relay 127.0.0.1:1;", 1);
+
+my ($ok, $output) = $t->test_conf(workers => 2, stream =>
+    "quic_relay_host_key $raw;
+     quic_relay_server_id config_id=1 id=01 nonce_length=8 key_file=$hex;
+     server { listen 127.0.0.1:$port udp reuseport; $relay
+              quic_relay 127.0.0.1:1; }
+     server { listen 127.0.0.1:$port udp; server_name b.example; $relay
+              quic_relay 127.0.0.1:1; }");
+ok($ok, 'accepted: two workers, one server ID for all, a host key')
+    or diag($output);
+
 
 # refused
 
@@ -84,8 +110,54 @@ refuses('a server that does not relay', "$relay quic_relay 127.0.0.1:1;
          server_name a.example; }
          server { listen 127.0.0.1:$port udp; server_name b.example;
          return '';", qr/all servers of "listen .*" need "quic_relay"/, 1);
-refuses('two workers', "$relay quic_relay 127.0.0.1:1;",
-        qr/"quic_relay" needs "worker_processes 1", not "2"/, 1, workers => 2);
+refuses('two workers without reuseport', "$relay quic_relay 127.0.0.1:1;",
+        qr/"quic_relay" with 2 .* the "reuseport" .*"listen 127.0.0.1:$port"/,
+        1, workers => 2);
+
+my $id = 'config_id=0 id=aabb nonce_length=4';
+
+for my $case (
+    ['an unknown parameter', "$id key=x", qr/invalid parameter "key=x"/],
+    ['a parameter twice', "$id id=cc", qr/duplicate parameter "id=cc"/],
+    ['no codepoint', 'id=aa nonce_length=4', qr/have the parameter "config_/],
+    ['no ID', 'config_id=0 nonce_length=4', qr/have the parameter "id="/],
+    ['no nonce', 'config_id=0 id=aa', qr/the parameter "nonce_length="/],
+    (map { ["codepoint $_", "config_id=$_ id=aa nonce_length=4",
+            qr/"config_id" of .* must be 0 to 6, not "$_"/] } 7, -1, 'x'),
+    (map { ["nonce length $_", "config_id=0 id=aa nonce_length=$_",
+            qr/"nonce_length" of .* must be 4 to 18, not "$_"/] } 3, 19, 'x'),
+    (map { ["ID $_", "config_id=0 id=$_ nonce_length=4",
+            qr/"id" of .* must be 1 to 15 octets .*, not "$_"/] }
+         '', 'a', 'xx', 'aabbc', 'aa' x 16),
+    ['18 octets', 'config_id=0 id=aabb nonce_length=16',
+     qr/"id" "aabb" and "nonce_length" 16 .* more than 17 octets/],
+    ['an empty key file', "$id key_file=", qr/"key_file" .* must not be empty/],
+    ['no such key file', "$id key_file=/nowhere/k", qr{"/nowhere/k" failed}],
+    ['a key too short', "$id key_file=$short",
+     qr/invalid key in "key_file" "\Q$short\E"/])
+{
+    my ($name, $value, $why) = @$case;
+
+    refuses("server ID: $name", "quic_relay_server_id $value;", $why);
+}
+
+refuses('a server ID twice', "quic_relay_server_id $id;
+         quic_relay_server_id $id;",
+        qr/"quic_relay_server_id" directive is duplicate/);
+refuses('a server ID that does not count', "$relay quic_relay 127.0.0.1:1; }
+         server { listen 127.0.0.1:$port udp; server_name b.example; $relay
+         quic_relay 127.0.0.1:1; quic_relay_server_id $id;",
+        qr/"quic_relay_server_id" in .* has no effect: that of the default/,
+        1);
+
+for my $case ([$short, qr/"\Q$short\E" must have 16 to 4096 octets/],
+              ['/nowhere/k', qr{"quic_relay_host_key" .*"/nowhere/k" failed}])
+{
+    my ($file, $why) = @$case;
+
+    refuses("host key $file", "} quic_relay_host_key $file;
+            server { listen 127.0.0.1:$tcp udp;", $why);
+}
 
 for my $case (['stream_window', '16384 to 1073741824', qw/1k 2048m/],
               ['max_streams', '1 to 65536', qw/0 65537/],

@@ -363,23 +363,21 @@ ngx_stream_quic_relay_cb_new_cid(ngtcp2_conn *qc, ngtcp2_cid *cid,
 
     worker = conn->relay->worker;
 
-    if (RAND_bytes(cid->data, (int) len) != 1) {
-        return NGTCP2_ERR_CALLBACK_FAILURE;
+    if (!conn->server) {
+        cid->datalen = len;
+
+        if (RAND_bytes(cid->data, (int) len) != 1
+            || RAND_bytes(token->data, sizeof(token->data)) != 1)
+        {
+            return NGTCP2_ERR_CALLBACK_FAILURE;
+        }
+
+        return 0;
     }
 
-    cid->datalen = len;
-
-    if (ngtcp2_crypto_generate_stateless_reset_token(token->data,
-                                                     worker->secret,
-                                                     sizeof(worker->secret),
-                                                     cid)
-        != 0)
-    {
-        return NGTCP2_ERR_CALLBACK_FAILURE;
-    }
-
-    if (conn->server
-        && ngx_stream_quic_relay_udp_add_cid(conn, cid) != NGX_OK)
+    if (ngx_stream_quic_relay_ids_mint(worker, conn->relay->ids, cid) != NGX_OK
+        || ngx_stream_quic_relay_ids_token(worker, cid, token->data) != NGX_OK
+        || ngx_stream_quic_relay_udp_add_cid(conn, cid) != NGX_OK)
     {
         return NGTCP2_ERR_CALLBACK_FAILURE;
     }

@@ -111,20 +111,13 @@ ngx_stream_quic_relay_conn_accept(ngx_stream_quic_relay_conn_t *conn,
         settings.token_type = NGTCP2_TOKEN_TYPE_RETRY;
     }
 
-    scid.datalen = NGX_STREAM_QUIC_RELAY_CID;
-
-    if (RAND_bytes(scid.data, (int) scid.datalen) != 1) {
-        return NGX_ERROR;
-    }
-
     params.stateless_reset_token_present = 1;
 
-    if (ngtcp2_crypto_generate_stateless_reset_token(
-                                              params.stateless_reset_token,
-                                              relay->worker->secret,
-                                              sizeof(relay->worker->secret),
-                                              &scid)
-        != 0)
+    if (ngx_stream_quic_relay_ids_mint(relay->worker, relay->ids, &scid)
+        != NGX_OK
+        || ngx_stream_quic_relay_ids_token(relay->worker, &scid,
+                                           params.stateless_reset_token)
+           != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -171,7 +164,7 @@ ngx_stream_quic_relay_conn_connect(ngx_stream_quic_relay_conn_t *conn)
     ngx_stream_quic_relay_conn_params(conn, &params, &relay->params);
 
     dcid.datalen = NGTCP2_MAX_CIDLEN;
-    scid.datalen = NGX_STREAM_QUIC_RELAY_CID;
+    scid.datalen = NGX_STREAM_QUIC_RELAY_UPSTREAM_CID;
 
     if (RAND_bytes(dcid.data, (int) dcid.datalen) != 1
         || RAND_bytes(scid.data, (int) scid.datalen) != 1)

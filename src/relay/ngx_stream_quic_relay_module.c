@@ -147,6 +147,20 @@ static ngx_command_t  ngx_stream_quic_relay_commands[] = {
       0,
       NULL },
 
+    { ngx_string("quic_relay_server_id"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_1MORE,
+      ngx_stream_quic_relay_ids_server_id,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("quic_relay_host_key"),
+      NGX_STREAM_MAIN_CONF|NGX_CONF_TAKE1,
+      ngx_stream_quic_relay_ids_host_key,
+      NGX_STREAM_MAIN_CONF_OFFSET,
+      0,
+      NULL },
+
       ngx_null_command
 };
 
@@ -170,7 +184,7 @@ ngx_module_t  ngx_stream_quic_relay_module = {
     NGX_STREAM_MODULE,                     /* module type */
     NULL,                                  /* init master */
     NULL,                                  /* init module */
-    ngx_stream_quic_relay_udp_init_process, /* init process */
+    NULL,                                  /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
     NULL,                                  /* exit process */
@@ -182,14 +196,30 @@ ngx_module_t  ngx_stream_quic_relay_module = {
 static void *
 ngx_stream_quic_relay_create_main_conf(ngx_conf_t *cf)
 {
+    ngx_stream_quic_relay_main_conf_t  *rmcf;
+
+    rmcf = ngx_pcalloc(cf->pool, sizeof(ngx_stream_quic_relay_main_conf_t));
+    if (rmcf == NULL) {
+        return NULL;
+    }
+
     /*
      * set by ngx_pcalloc():
      *
      *     rmcf->worker = NULL;
+     *     rmcf->shared = NULL;
+     *     rmcf->has_host_key = 0;
      *     rmcf->used = 0;
      */
 
-    return ngx_pcalloc(cf->pool, sizeof(ngx_stream_quic_relay_main_conf_t));
+    if (ngx_array_init(&rmcf->ids, cf->pool, 4,
+                       sizeof(ngx_stream_quic_relay_ids_t *))
+        != NGX_OK)
+    {
+        return NULL;
+    }
+
+    return rmcf;
 }
 
 
@@ -219,6 +249,7 @@ ngx_stream_quic_relay_create_srv_conf(ngx_conf_t *cf)
     conf->datagram_queue = NGX_CONF_UNSET_UINT;
     conf->timeout = NGX_CONF_UNSET_MSEC;
     conf->connect_timeout = NGX_CONF_UNSET_MSEC;
+    conf->ids = NGX_CONF_UNSET_PTR;
 
     return conf;
 }
@@ -244,6 +275,7 @@ ngx_stream_quic_relay_merge_srv_conf(ngx_conf_t *cf, void *parent,
     ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 60000);
     ngx_conf_merge_msec_value(conf->connect_timeout, prev->connect_timeout,
                               10000);
+    ngx_conf_merge_ptr_value(conf->ids, prev->ids, NULL);
 
     /* as a proxy verifies: by the name that the directive has */
 
@@ -382,6 +414,10 @@ ngx_stream_quic_relay(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                                                 ngx_stream_quic_relay_module);
     rmcf->used = 1;
 
+    if (ngx_stream_quic_relay_ids_add_zone(cf) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
     return NGX_CONF_OK;
 }
 
@@ -416,7 +452,6 @@ static ngx_int_t
 ngx_stream_quic_relay_init(ngx_conf_t *cf)
 {
     ngx_uint_t                          a, p;
-    ngx_core_conf_t                    *ccf;
     ngx_stream_conf_addr_t             *addr;
     ngx_stream_conf_port_t             *port;
     ngx_stream_core_main_conf_t        *cmcf;
@@ -425,20 +460,9 @@ ngx_stream_quic_relay_init(ngx_conf_t *cf)
     rmcf = ngx_stream_conf_get_module_main_conf(cf,
                                                 ngx_stream_quic_relay_module);
     cmcf = ngx_stream_conf_get_module_main_conf(cf, ngx_stream_core_module);
-    ccf = (ngx_core_conf_t *) ngx_get_conf(cf->cycle->conf_ctx,
-                                           ngx_core_module);
 
     if (!rmcf->used || cmcf->ports == NULL) {
         return NGX_OK;
-    }
-
-    if (ccf->worker_processes != NGX_CONF_UNSET && ccf->worker_processes > 1) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"quic_relay\" needs \"worker_processes 1\", not "
-                           "\"%i\": packets of a connection would reach "
-                           "workers that do not have it",
-                           ccf->worker_processes);
-        return NGX_ERROR;
     }
 
     port = cmcf->ports->elts;
@@ -466,9 +490,11 @@ ngx_stream_quic_relay_init_address(ngx_conf_t *cf,
 {
     ngx_uint_t                         i, relays;
     ngx_stream_core_srv_conf_t       **cscfp;
-    ngx_stream_quic_relay_srv_conf_t  *rscf;
+    ngx_stream_quic_relay_srv_conf_t  *rscf, *dscf;
 
     cscfp = addr->servers.elts;
+    dscf = addr->default_server->ctx->srv_conf[
+                                     ngx_stream_quic_relay_module.ctx_index];
     relays = 0;
 
     for (i = 0; i < addr->servers.nelts; i++) {
@@ -485,6 +511,17 @@ ngx_stream_quic_relay_init_address(ngx_conf_t *cf,
                           "\"quic_relay\" needs \"listen %V udp\" in %s:%ui",
                           &addr->opt.addr_text, cscfp[i]->file_name,
                           cscfp[i]->line);
+            return NGX_ERROR;
+        }
+
+        /* a connection ID is needed before the name is known */
+
+        if (rscf->ids && rscf->ids != dscf->ids) {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "\"quic_relay_server_id\" in %s:%ui has no effect: "
+                          "that of the default server of \"listen %V udp\" "
+                          "counts", cscfp[i]->file_name, cscfp[i]->line,
+                          &addr->opt.addr_text);
             return NGX_ERROR;
         }
 

@@ -13,7 +13,10 @@
  * has answered (_tls.c).  Streams (_stream.c) and datagrams (_datagram.c) go
  * from one connection to its peer.
  *
- * All of it belongs to one worker.
+ * All of it belongs to one worker.  The connection IDs that clients are given
+ * (_ids.c) name a server to QUIC-LB balancers and, behind that, the worker: a
+ * datagram that meets another one is handed over (_handover.c).  Who reads a
+ * listening socket while workers come and go is in _listen.c.
  */
 
 
@@ -30,12 +33,24 @@
 #include <ngtcp2/ngtcp2_crypto.h>
 #include <ngtcp2/ngtcp2_crypto_ossl.h>
 
+#include "quic_lb_cid.h"
 #include "quic_lb_hash.h"
 #include "quic_lb_table.h"
 
 
-/* octets of the connection IDs that are issued */
-#define NGX_STREAM_QUIC_RELAY_CID     16
+/*
+ * Octets of the connection IDs that clients are given, always: short headers
+ * do not tell (RFC 9000, 5.2).  Those toward upstreams are shorter.
+ */
+#define NGX_STREAM_QUIC_RELAY_CID       20
+#define NGX_STREAM_QUIC_RELAY_UPSTREAM_CID  8
+
+/* workers that can be told apart; no worker */
+#define NGX_STREAM_QUIC_RELAY_SLOTS     1024
+#define NGX_STREAM_QUIC_RELAY_NO_SLOT   NGX_STREAM_QUIC_RELAY_SLOTS
+
+/* octets of secrets */
+#define NGX_STREAM_QUIC_RELAY_SECRET    32
 
 /* octets; no UDP payload is longer */
 #define NGX_STREAM_QUIC_RELAY_BUFFER  65536
@@ -57,6 +72,10 @@ typedef struct ngx_stream_quic_relay_s         ngx_stream_quic_relay_t;
 typedef struct ngx_stream_quic_relay_conn_s    ngx_stream_quic_relay_conn_t;
 typedef struct ngx_stream_quic_relay_worker_s  ngx_stream_quic_relay_worker_t;
 
+/* of _handover.c alone */
+typedef struct ngx_stream_quic_relay_handover_s
+                                            ngx_stream_quic_relay_handover_t;
+
 /* of _stream.c and _datagram.c alone */
 typedef struct ngx_stream_quic_relay_streams_s
                                             ngx_stream_quic_relay_streams_t;
@@ -64,9 +83,48 @@ typedef struct ngx_stream_quic_relay_datagrams_s
                                             ngx_stream_quic_relay_datagrams_t;
 
 
+/*
+ * Nonces of one server ID under one key, in shared memory.  They are counted,
+ * so that none is used twice (QUIC-LB, "Connection ID Entropy").  Entered for
+ * each new key, server ID or length, never removed: an old key may come back.
+ * Bound: the zone.
+ */
+
+typedef struct {
+    ngx_queue_t                      queue;
+    u_char                           digest[NGX_STREAM_QUIC_RELAY_SECRET];
+    u_char                           start[QUIC_LB_NONCE_MAX];
+    ngx_atomic_t                     used;
+} ngx_stream_quic_relay_nonces_t;
+
+
+/* "quic_relay_server_id" */
+
+typedef struct {
+    quic_lb_cid_conf_t               lb;
+    u_char                           server_id[QUIC_LB_SERVER_ID_MAX];
+    u_char                           digest[NGX_STREAM_QUIC_RELAY_SECRET];
+    ngx_stream_quic_relay_nonces_t  *nonces;      /* NULL: no key */
+    unsigned                         exhausted:1; /* that was logged */
+} ngx_stream_quic_relay_ids_t;
+
+
+/* in shared memory, from the first configuration with a relay to the last */
+
+typedef struct {
+    ngx_queue_t                      nonces;
+    u_char                           tokens[NGX_STREAM_QUIC_RELAY_SECRET];
+    u_char                           workers[NGX_STREAM_QUIC_RELAY_SECRET];
+} ngx_stream_quic_relay_shared_t;
+
+
 typedef struct {
     ngx_stream_quic_relay_worker_t  *worker;      /* in a worker */
-    ngx_uint_t                       used;        /* unsigned  used:1; */
+    ngx_stream_quic_relay_shared_t  *shared;
+    ngx_array_t                      ids;         /* those with a key */
+    u_char                           host_key[NGX_STREAM_QUIC_RELAY_SECRET];
+    unsigned                         has_host_key:1;
+    unsigned                         used:1;
 } ngx_stream_quic_relay_main_conf_t;
 
 
@@ -84,6 +142,8 @@ typedef struct {
     ngx_uint_t                       datagram_queue;  /* datagrams */
     ngx_msec_t                       timeout;         /* idle */
     ngx_msec_t                       connect_timeout; /* and handshake */
+
+    ngx_stream_quic_relay_ids_t     *ids;         /* NULL: not for QUIC-LB */
 } ngx_stream_quic_relay_srv_conf_t;
 
 
@@ -112,12 +172,30 @@ struct ngx_stream_quic_relay_worker_s {
     ngx_uint_t                       nstops;      /* seen by it */
     ngx_stream_quic_relay_stop_t     stops[NGX_STREAM_QUIC_RELAY_STOPS];
 
+    ngx_stream_quic_relay_handover_t  *handover;
+    ngx_uint_t                       slot;        /* this worker's */
+    quic_lb_hash_key_t               mask;        /* hides slots in IDs */
+
+    ngx_queue_t                      listeners;
+
     ngx_uint_t                       reserve;     /* nginx's connections */
-    u_char                           secret[32];  /* of stateless resets */
-    u_char                           retry[32];   /* of Retry tokens */
+    u_char                           secret[NGX_STREAM_QUIC_RELAY_SECRET];
+    u_char                           retry[NGX_STREAM_QUIC_RELAY_SECRET];
     u_char                          *buffer;      /* to read into */
     u_char                          *out;         /* to write into */
 };
+
+
+/* a listening socket as a worker reads it */
+
+typedef struct {
+    ngx_queue_t                      queue;       /* in worker->listeners */
+    ngx_stream_quic_relay_worker_t  *worker;
+    ngx_listening_t                 *listening;
+    ngx_connection_t                *connection;  /* of a dup() */
+    ngx_event_t                      poll;        /* for the owner */
+    unsigned                         exiting:1;
+} ngx_stream_quic_relay_listener_t;
 
 
 typedef struct {
@@ -165,6 +243,7 @@ struct ngx_stream_quic_relay_s {
     ngx_stream_session_t            *session;
     ngx_stream_quic_relay_worker_t  *worker;
     ngx_stream_quic_relay_srv_conf_t  *conf;
+    ngx_stream_quic_relay_ids_t     *ids;         /* of the first server */
     ngx_pool_t                      *pool;
 
     ngx_stream_quic_relay_conn_t     client;
@@ -255,9 +334,82 @@ ngx_int_t ngx_stream_quic_relay_tls_connect(
 void ngx_stream_quic_relay_tls_free(ngx_stream_quic_relay_conn_t *conn);
 
 
+/* _ids.c */
+
+ngx_int_t ngx_stream_quic_relay_ids_add_zone(ngx_conf_t *cf);
+
+/* the secrets of a worker, from those that all have */
+ngx_int_t ngx_stream_quic_relay_ids_init_worker(
+    ngx_stream_quic_relay_worker_t *worker,
+    ngx_stream_quic_relay_main_conf_t *rmcf);
+
+/* |secret| by HMAC, of NGX_STREAM_QUIC_RELAY_SECRET octets as |from| */
+ngx_int_t ngx_stream_quic_relay_ids_secret(u_char *secret, const u_char *from,
+    const char *label);
+
+/* a new connection ID for clients of this worker; |ids| may be NULL */
+ngx_int_t ngx_stream_quic_relay_ids_mint(
+    ngx_stream_quic_relay_worker_t *worker, ngx_stream_quic_relay_ids_t *ids,
+    ngtcp2_cid *cid);
+
+/* the slot in a connection ID, NGX_STREAM_QUIC_RELAY_NO_SLOT if none is */
+ngx_uint_t ngx_stream_quic_relay_ids_slot(
+    ngx_stream_quic_relay_worker_t *worker, const uint8_t *cid, size_t len);
+ngx_int_t ngx_stream_quic_relay_ids_token(
+    ngx_stream_quic_relay_worker_t *worker, const ngtcp2_cid *cid,
+    uint8_t *token);
+
+
+/* _ids_conf.c */
+
+char *ngx_stream_quic_relay_ids_server_id(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_stream_quic_relay_ids_host_key(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+
+/* _handover.c */
+
+/* sets worker->slot; without one nothing is handed over */
+ngx_int_t ngx_stream_quic_relay_handover_open(
+    ngx_stream_quic_relay_worker_t *worker, ngx_cycle_t *cycle,
+    ngx_stream_quic_relay_shared_t *shared);
+void ngx_stream_quic_relay_handover_close(
+    ngx_stream_quic_relay_worker_t *worker);
+
+/*
+ * Gives a datagram to the worker at |slot|, with others of this turn.  If it
+ * is gone, they come back by udp_handed().
+ */
+void ngx_stream_quic_relay_handover_add(
+    ngx_stream_quic_relay_worker_t *worker, ngx_uint_t slot,
+    ngtcp2_path *path, u_char *data, size_t len);
+void ngx_stream_quic_relay_handover_flush(
+    ngx_stream_quic_relay_worker_t *worker);
+
+
+/* _listen.c */
+
+ngx_uint_t ngx_stream_quic_relay_listening(ngx_listening_t *ls);
+ngx_int_t ngx_stream_quic_relay_listen_init_module(ngx_cycle_t *cycle);
+ngx_int_t ngx_stream_quic_relay_listen_init_process(ngx_cycle_t *cycle);
+void ngx_stream_quic_relay_listen_exit_process(ngx_cycle_t *cycle);
+
+/* the socket that gets what is sent to |local|, or NULL */
+ngx_connection_t *ngx_stream_quic_relay_listen_find(
+    ngx_stream_quic_relay_worker_t *worker, struct sockaddr *local,
+    socklen_t socklen);
+
+
 /* _udp.c */
 
-ngx_int_t ngx_stream_quic_relay_udp_init_process(ngx_cycle_t *cycle);
+/* a turn; what is left comes later */
+void ngx_stream_quic_relay_udp_read_client(
+    ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc);
+
+/* a datagram that another worker has read, or that no worker has taken */
+void ngx_stream_quic_relay_udp_handed(ngx_stream_quic_relay_worker_t *worker,
+    ngtcp2_path *path, u_char *data, size_t len);
 void ngx_stream_quic_relay_udp_read_upstream(ngx_event_t *rev);
 
 /* NGX_AGAIN: the socket is full, the datagrams count as lost */

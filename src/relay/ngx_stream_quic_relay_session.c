@@ -266,16 +266,19 @@ ngx_stream_quic_relay_session_handler(ngx_stream_session_t *s)
     relay->session = s;
     relay->conf = ngx_stream_get_module_srv_conf(s,
                                                  ngx_stream_quic_relay_module);
+    relay->ids = relay->conf->ids;
+
     ngx_stream_set_ctx(s, relay, ngx_stream_quic_relay_module);
 
     c->log->action = "relaying";
-
-    /* to be told when the worker quits */
-
-    c->idle = 1;
     c->read->handler = ngx_stream_quic_relay_session_quit;
 }
 
+
+/*
+ * A worker that quits goes on until its connections have ended, or
+ * "worker_shutdown_timeout" has: then nginx calls this.
+ */
 
 static void
 ngx_stream_quic_relay_session_quit(ngx_event_t *rev)
@@ -318,7 +321,9 @@ ngx_stream_quic_relay_session_finish(ngx_stream_quic_relay_t *relay,
     client = ngx_stream_quic_relay_conn_closing(&relay->client);
     upstream = ngx_stream_quic_relay_conn_closing(&relay->upstream);
 
-    if (ngx_exiting || client + upstream == 0) {
+    /* at the end of a shutdown there is no time to say it again */
+
+    if (relay->session->connection->close || client + upstream == 0) {
         ngx_post_event(&relay->finish, &ngx_posted_events);
         return;
     }

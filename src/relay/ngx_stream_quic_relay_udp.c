@@ -5,11 +5,7 @@
 
 
 /*
- * Datagrams from and to the sockets.
- *
- * A listening socket is read through a descriptor made by dup(): nginx closes
- * its own as soon as the worker is told to quit, while the connections still
- * have to be closed.
+ * Datagrams from and to the sockets, and the connections that they are for.
  */
 
 
@@ -24,30 +20,23 @@
 
 /* RFC 9000, 14.1 and 10.3: octets */
 #define NGX_STREAM_QUIC_RELAY_MIN     1200
-#define NGX_STREAM_QUIC_RELAY_RESET   43
+#define NGX_STREAM_QUIC_RELAY_RESET   42
+#define NGX_STREAM_QUIC_RELAY_RESET_MIN                                       \
+    (NGTCP2_MIN_STATELESS_RESET_RANDLEN + NGTCP2_STATELESS_RESET_TOKENLEN)
 
-/* connection IDs that all connections of a worker may have, for each one */
-#define NGX_STREAM_QUIC_RELAY_SHARE   8
 
-
-static ngx_int_t ngx_stream_quic_relay_udp_init_worker(ngx_cycle_t *cycle,
-    ngx_stream_quic_relay_main_conf_t *rmcf);
-static ngx_int_t ngx_stream_quic_relay_udp_listen(
-    ngx_stream_quic_relay_worker_t *worker, ngx_listening_t *ls);
-static void ngx_stream_quic_relay_udp_unused(ngx_event_t *ev);
-static void ngx_stream_quic_relay_udp_read_client(ngx_event_t *rev);
 static ssize_t ngx_stream_quic_relay_udp_recv(ngx_connection_t *c,
     u_char *data, ngx_sockaddr_t *local, ngx_sockaddr_t *remote,
     socklen_t *socklen);
 static void ngx_stream_quic_relay_udp_datagram(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
-    ngtcp2_path *path, u_char *data, size_t len);
+    ngtcp2_path *path, u_char *data, size_t len, ngx_uint_t handed);
 static void ngx_stream_quic_relay_udp_new(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
     ngtcp2_path *path, u_char *data, size_t len);
 static void ngx_stream_quic_relay_udp_retry(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
-    ngtcp2_path *path, ngtcp2_pkt_hd *hd);
+    ngx_stream_quic_relay_ids_t *ids, ngtcp2_path *path, ngtcp2_pkt_hd *hd);
 static void ngx_stream_quic_relay_udp_negotiate(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
     ngtcp2_path *path, ngtcp2_version_cid *vc);
@@ -61,206 +50,22 @@ static ngx_stream_quic_relay_cid_t *ngx_stream_quic_relay_udp_find(
     ngx_stream_quic_relay_worker_t *worker, const uint8_t *data, size_t len);
 
 
-ngx_int_t
-ngx_stream_quic_relay_udp_init_process(ngx_cycle_t *cycle)
+void
+ngx_stream_quic_relay_udp_read_client(ngx_stream_quic_relay_worker_t *worker,
+    ngx_connection_t *lc)
 {
-    ngx_uint_t                          i;
-    ngx_listening_t                    *ls;
-    ngx_stream_port_t                  *port;
-    ngx_stream_in_addr_t               *addr;
-    ngx_stream_conf_ctx_t              *ctx;
-    ngx_stream_quic_relay_srv_conf_t   *conf;
-    ngx_stream_quic_relay_main_conf_t  *rmcf;
-
-    if (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_SINGLE)
-    {
-        return NGX_OK;
-    }
-
-    rmcf = ngx_stream_cycle_get_module_main_conf(cycle,
-                                                ngx_stream_quic_relay_module);
-
-    if (rmcf == NULL || !rmcf->used) {
-        return NGX_OK;
-    }
-
-    if (ngx_stream_quic_relay_udp_init_worker(cycle, rmcf) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    ls = cycle->listening.elts;
-
-    for (i = 0; i < cycle->listening.nelts; i++) {
-
-        if (ls[i].connection == NULL
-            || ls[i].type != SOCK_DGRAM
-            || ls[i].handler != ngx_stream_init_connection)
-        {
-            continue;
-        }
-
-        /*
-         * all servers of an address relay, or none; the default one's place
-         * in both kinds of addresses is the same only through its type
-         */
-
-        port = ls[i].servers;
-
-#if (NGX_HAVE_INET6)
-        if (ls[i].sockaddr->sa_family == AF_INET6) {
-            ctx = ((ngx_stream_in6_addr_t *) port->addrs)
-                                                   ->conf.default_server->ctx;
-        } else
-#endif
-        {
-            addr = port->addrs;
-            ctx = addr->conf.default_server->ctx;
-        }
-
-        conf = ctx->srv_conf[ngx_stream_quic_relay_module.ctx_index];
-
-        if (conf->upstream == NULL) {
-            continue;
-        }
-
-        if (ngx_stream_quic_relay_udp_listen(rmcf->worker, &ls[i]) != NGX_OK) {
-            return NGX_ERROR;
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_stream_quic_relay_udp_init_worker(ngx_cycle_t *cycle,
-    ngx_stream_quic_relay_main_conf_t *rmcf)
-{
-    size_t                           limit;
-    quic_lb_table_node_t           **buckets;
-    ngx_stream_quic_relay_worker_t  *worker;
-
-    if (ngtcp2_crypto_ossl_init() != 0) {
-        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0,
-                      "ngtcp2_crypto_ossl_init() failed");
-        return NGX_ERROR;
-    }
-
-    worker = ngx_pcalloc(cycle->pool, sizeof(ngx_stream_quic_relay_worker_t));
-    if (worker == NULL) {
-        return NGX_ERROR;
-    }
-
-    worker->log = cycle->log;
-    worker->reserve = cycle->connection_n / 16;
-
-    worker->buffer = ngx_palloc(cycle->pool, NGX_STREAM_QUIC_RELAY_BUFFER);
-    worker->out = ngx_palloc(cycle->pool, NGX_STREAM_QUIC_RELAY_BUFFER);
-
-    limit = NGX_STREAM_QUIC_RELAY_SHARE * cycle->connection_n;
-    buckets = ngx_pcalloc(cycle->pool, quic_lb_table_buckets(limit)
-                                       * sizeof(quic_lb_table_node_t *));
-
-    if (worker->buffer == NULL || worker->out == NULL || buckets == NULL) {
-        return NGX_ERROR;
-    }
-
-    quic_lb_table_init(&worker->cids, buckets, limit);
-
-    if (RAND_bytes((u_char *) &worker->key, sizeof(quic_lb_hash_key_t)) != 1
-        || RAND_bytes(worker->secret, sizeof(worker->secret)) != 1
-        || RAND_bytes(worker->retry, sizeof(worker->retry)) != 1)
-    {
-        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0, "RAND_bytes() failed");
-        return NGX_ERROR;
-    }
-
-    rmcf->worker = worker;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_stream_quic_relay_udp_listen(ngx_stream_quic_relay_worker_t *worker,
-    ngx_listening_t *ls)
-{
-    ngx_socket_t       fd;
-    ngx_connection_t  *c, *lc;
-
-    /* whatever turns the stock event on again: it has nothing to read */
-
-    lc = ls->connection;
-    lc->read->handler = ngx_stream_quic_relay_udp_unused;
-
-    if (lc->read->active
-        && ngx_del_event(lc->read, NGX_READ_EVENT, 0) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    fd = fcntl(ls->fd, F_DUPFD_CLOEXEC, 0);
-
-    if (fd == (ngx_socket_t) -1) {
-        ngx_log_error(NGX_LOG_EMERG, worker->log, ngx_socket_errno,
-                      "fcntl(F_DUPFD_CLOEXEC) of %V failed", &ls->addr_text);
-        return NGX_ERROR;
-    }
-
-    c = ngx_get_connection(fd, worker->log);
-
-    if (c == NULL) {
-        if (ngx_close_socket(fd) == -1) {
-            ngx_log_error(NGX_LOG_ALERT, worker->log, ngx_socket_errno,
-                          ngx_close_socket_n " failed");
-        }
-
-        return NGX_ERROR;
-    }
-
-    c->type = SOCK_DGRAM;
-    c->log = &ls->log;
-    c->listening = ls;
-    c->data = worker;
-
-    /* it lives as long as the process, and is no leak then */
-
-    c->read->accept = 1;
-    c->read->log = c->log;
-    c->read->handler = ngx_stream_quic_relay_udp_read_client;
-    c->write->log = c->log;
-
-    return ngx_add_event(c->read, NGX_READ_EVENT, 0);
-}
-
-
-static void
-ngx_stream_quic_relay_udp_unused(ngx_event_t *ev)
-{
-    (void) ngx_del_event(ev, NGX_READ_EVENT, 0);
-}
-
-
-static void
-ngx_stream_quic_relay_udp_read_client(ngx_event_t *rev)
-{
-    ssize_t                          n;
-    socklen_t                        socklen;
-    ngx_uint_t                       turn;
-    ngtcp2_path                      path;
-    ngx_sockaddr_t                   local, remote;
-    ngx_connection_t                *lc;
-    ngx_stream_quic_relay_worker_t  *worker;
-
-    lc = rev->data;
-    worker = lc->data;
+    ssize_t         n;
+    socklen_t       socklen;
+    ngx_uint_t      turn;
+    ngtcp2_path     path;
+    ngx_sockaddr_t  local, remote;
 
     for (turn = 0; turn < NGX_STREAM_QUIC_RELAY_TURN; turn++) {
 
         n = ngx_stream_quic_relay_udp_recv(lc, worker->buffer, &local, &remote,
                                            &socklen);
         if (n == NGX_AGAIN) {
-            return;
+            break;
         }
 
         if (n <= 0) {
@@ -274,10 +79,25 @@ ngx_stream_quic_relay_udp_read_client(ngx_event_t *rev)
         path.user_data = NULL;
 
         ngx_stream_quic_relay_udp_datagram(worker, lc, &path, worker->buffer,
-                                           (size_t) n);
+                                           (size_t) n, 0);
     }
 
+    ngx_stream_quic_relay_handover_flush(worker);
+
     /* the event is level-triggered: what is left comes after the others */
+}
+
+
+void
+ngx_stream_quic_relay_udp_handed(ngx_stream_quic_relay_worker_t *worker,
+    ngtcp2_path *path, u_char *data, size_t len)
+{
+    ngx_connection_t  *lc;
+
+    lc = ngx_stream_quic_relay_listen_find(worker, path->local.addr,
+                                           path->local.addrlen);
+
+    ngx_stream_quic_relay_udp_datagram(worker, lc, path, data, len, 1);
 }
 
 
@@ -326,11 +146,18 @@ ngx_stream_quic_relay_udp_recv(ngx_connection_t *c, u_char *data,
 }
 
 
+/*
+ * |handed|: by another worker, or none has taken it.  |lc| is NULL if it came
+ * to an address that this worker does not listen on any more.
+ */
+
 static void
 ngx_stream_quic_relay_udp_datagram(ngx_stream_quic_relay_worker_t *worker,
-    ngx_connection_t *lc, ngtcp2_path *path, u_char *data, size_t len)
+    ngx_connection_t *lc, ngtcp2_path *path, u_char *data, size_t len,
+    ngx_uint_t handed)
 {
     int                           rc;
+    ngx_uint_t                    slot;
     ngtcp2_version_cid            vc;
     ngx_stream_quic_relay_cid_t  *cid;
 
@@ -338,7 +165,7 @@ ngx_stream_quic_relay_udp_datagram(ngx_stream_quic_relay_worker_t *worker,
                                        NGX_STREAM_QUIC_RELAY_CID);
 
     if (rc == NGTCP2_ERR_VERSION_NEGOTIATION) {
-        if (len >= NGX_STREAM_QUIC_RELAY_MIN) {
+        if (lc && len >= NGX_STREAM_QUIC_RELAY_MIN) {
             ngx_stream_quic_relay_udp_negotiate(worker, lc, path, &vc);
         }
 
@@ -356,8 +183,28 @@ ngx_stream_quic_relay_udp_datagram(ngx_stream_quic_relay_worker_t *worker,
         return;
     }
 
+    slot = ngx_stream_quic_relay_ids_slot(worker, vc.dcid, vc.dcidlen);
+
+    if (!handed
+        && slot != NGX_STREAM_QUIC_RELAY_NO_SLOT
+        && slot != worker->slot)
+    {
+        ngx_stream_quic_relay_handover_add(worker, slot, path, data, len);
+        return;
+    }
+
+    if (lc == NULL) {
+        return;
+    }
+
     if (vc.version == 0) {
-        ngx_stream_quic_relay_udp_reset(worker, lc, path, &vc, len);
+
+        /* of none that has a slot, it would be no client of ours */
+
+        if (slot != NGX_STREAM_QUIC_RELAY_NO_SLOT) {
+            ngx_stream_quic_relay_udp_reset(worker, lc, path, &vc, len);
+        }
+
         return;
     }
 
@@ -405,7 +252,7 @@ ngx_stream_quic_relay_udp_new(ngx_stream_quic_relay_worker_t *worker,
     ngx_stream_quic_relay_conn_read(conn, path, data, len);
 
     if (relay->retry) {
-        ngx_stream_quic_relay_udp_retry(worker, lc, path, &hd);
+        ngx_stream_quic_relay_udp_retry(worker, lc, relay->ids, path, &hd);
     }
 }
 
@@ -417,15 +264,14 @@ ngx_stream_quic_relay_udp_new(ngx_stream_quic_relay_worker_t *worker,
 
 static void
 ngx_stream_quic_relay_udp_retry(ngx_stream_quic_relay_worker_t *worker,
-    ngx_connection_t *lc, ngtcp2_path *path, ngtcp2_pkt_hd *hd)
+    ngx_connection_t *lc, ngx_stream_quic_relay_ids_t *ids, ngtcp2_path *path,
+    ngtcp2_pkt_hd *hd)
 {
     ngtcp2_cid    scid;
     ngtcp2_ssize  n;
     uint8_t       token[NGTCP2_CRYPTO_MAX_RETRY_TOKENLEN2];
 
-    scid.datalen = NGX_STREAM_QUIC_RELAY_CID;
-
-    if (RAND_bytes(scid.data, NGX_STREAM_QUIC_RELAY_CID) != 1) {
+    if (ngx_stream_quic_relay_ids_mint(worker, ids, &scid) != NGX_OK) {
         return;
     }
 
@@ -480,25 +326,22 @@ ngx_stream_quic_relay_udp_reset(ngx_stream_quic_relay_worker_t *worker,
     ngtcp2_stateless_reset_token  token;
     uint8_t                       rand[NGX_STREAM_QUIC_RELAY_RESET];
 
-    if (len < NGX_STREAM_QUIC_RELAY_RESET) {
+    if (len <= NGX_STREAM_QUIC_RELAY_RESET_MIN) {
         return;
     }
+
+    len = ngx_min(len - 1, NGX_STREAM_QUIC_RELAY_RESET);
 
     ngtcp2_cid_init(&cid, vc->dcid, vc->dcidlen);
 
     if (RAND_bytes(rand, sizeof(rand)) != 1
-        || ngtcp2_crypto_generate_stateless_reset_token(token.data,
-                                                     worker->secret,
-                                                     sizeof(worker->secret),
-                                                     &cid)
-           != 0)
+        || ngx_stream_quic_relay_ids_token(worker, &cid, token.data) != NGX_OK)
     {
         return;
     }
 
-    n = ngtcp2_pkt_write_stateless_reset2(worker->out, len - 1, &token, rand,
-                                          NGX_STREAM_QUIC_RELAY_RESET
-                                          - sizeof(token.data) - 1);
+    n = ngtcp2_pkt_write_stateless_reset2(worker->out, len, &token, rand,
+                                          sizeof(rand));
     if (n > 0) {
         (void) ngx_stream_quic_relay_udp_sendmsg(lc, path, 0, worker->out,
                                                  (size_t) n, (size_t) n);

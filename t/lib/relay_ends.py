@@ -41,6 +41,8 @@ Scenarios, and what they report beside "ok" and "error":
     flood KIND           see FLOODS; "closed": the code; a second connection
                          works on all the time
 
+and those of relay_workers.py.
+
 Memory is in octets.  See relay_peer.py.
 """
 
@@ -52,6 +54,7 @@ import logging
 import os
 import sys
 
+import relay_workers
 from relay_peer import Ends, Failure
 
 from quic_net import pattern, udp_socket
@@ -730,6 +733,7 @@ SCENARIOS = {function.__name__: function
              for function in (matrix, ids, stall, short, datagrams, queries,
                               refused, close, vanish, wait, rebind,
                               flood, resets)}
+SCENARIOS.update(relay_workers.SCENARIOS)
 
 
 async def run(options, name, arguments):

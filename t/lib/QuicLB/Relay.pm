@@ -8,6 +8,7 @@ package QuicLB::Relay;
 #   my $report = $r->ends_with(sub { ... }, 'wait');    # while it waits
 #
 # Options: server, more directives of the server; stream, more of the block;
+# listen, more parameters of "listen"; parts, as of $t->conf();
 # upstream_cert and upstream_key, else those of $t->certificate(); name, by
 # which the upstream is verified (localhost), ca (the certificate itself).
 # relay_ends.py gets @{ $r->{options} }, too.
@@ -39,6 +40,7 @@ sub new {
     my $ca = $options{ca} // $cert;
     my $server = $options{server} // '';
     my $stream = $options{stream} // '';
+    my $listen = $options{listen} // '';
     my $target = $options{target} // "127.0.0.1:$self->{upstream}";
 
     $t->conf(%{ $options{parts} // {} }, stream => <<"CONF");
@@ -47,7 +49,7 @@ sub new {
     $stream
 
     server {
-        listen 127.0.0.1:$self->{port} udp;
+        listen 127.0.0.1:$self->{port} udp $listen;
 
         ssl_certificate $cert;
         ssl_certificate_key $key;
@@ -70,7 +72,8 @@ sub ends {
 }
 
 
-# |$ready|: a sub to be called when the scenario has written "ready"
+# |$ready|: a sub to be called when the scenario has written "ready", which is
+# then told that it is over
 
 sub ends_with {
     my ($self, $ready, @scenario) = @_;
@@ -90,6 +93,7 @@ sub ends_with {
         $process->wait_line(qr/^(ready)$/, 60)
             or die "$name: not ready\n" . $process->stderr();
         $ready->();
+        $process->say('done');
     }
 
     my ($line) = $process->wait_line(qr/^(\{.*\})$/, 200)

@@ -1,0 +1,83 @@
+
+/*
+ * Copyright (C) ngx-quic-lb contributors
+ */
+
+
+/*
+ * The part of the relay that belongs to nginx's core and not to its stream
+ * module: a check that needs the number of workers, and the processes' life.
+ */
+
+
+#include "ngx_stream_quic_relay_module.h"
+
+
+static char *ngx_stream_quic_relay_init_conf(ngx_cycle_t *cycle, void *conf);
+
+
+extern ngx_module_t  ngx_stream_quic_relay_process_module;
+
+
+static ngx_core_module_t  ngx_stream_quic_relay_process_module_ctx = {
+    ngx_string("quic_relay"),
+    NULL,
+    ngx_stream_quic_relay_init_conf
+};
+
+
+ngx_module_t  ngx_stream_quic_relay_process_module = {
+    NGX_MODULE_V1,
+    &ngx_stream_quic_relay_process_module_ctx, /* module context */
+    NULL,                                  /* module directives */
+    NGX_CORE_MODULE,                       /* module type */
+    NULL,                                  /* init master */
+    ngx_stream_quic_relay_listen_init_module, /* init module */
+    ngx_stream_quic_relay_listen_init_process, /* init process */
+    NULL,                                  /* init thread */
+    NULL,                                  /* exit thread */
+    ngx_stream_quic_relay_listen_exit_process, /* exit process */
+    NULL,                                  /* exit master */
+    NGX_MODULE_V1_PADDING
+};
+
+
+/*
+ * Without "reuseport" several workers would read one socket in turns, and most
+ * datagrams would have to be handed over.
+ */
+
+static char *
+ngx_stream_quic_relay_init_conf(ngx_cycle_t *cycle, void *conf)
+{
+    ngx_uint_t        i;
+    ngx_listening_t  *ls;
+    ngx_core_conf_t  *ccf;
+
+    ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
+
+    if (ccf->master == 0 || ccf->worker_processes < 2) {
+        return NGX_CONF_OK;
+    }
+
+    ls = cycle->listening.elts;
+
+    for (i = 0; i < cycle->listening.nelts; i++) {
+
+#if (NGX_HAVE_REUSEPORT)
+        if (ls[i].reuseport) {
+            continue;
+        }
+#endif
+
+        if (ngx_stream_quic_relay_listening(&ls[i])) {
+            ngx_log_error(NGX_LOG_EMERG, cycle->log, 0,
+                          "\"quic_relay\" with %i worker processes needs the "
+                          "\"reuseport\" parameter of \"listen %V\"",
+                          ccf->worker_processes, &ls[i].addr_text);
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}

@@ -1,0 +1,306 @@
+"""Scenarios of relay_ends.py about connection IDs, workers and reload.
+
+    moves CONNECTIONS MOVES SIZE
+                         each connection transfers SIZE octets both ways at
+                         once, and the client goes to another port with a new
+                         connection ID MOVES times meanwhile: "failed", one
+                         line for each connection that does not get through
+    hold CONNECTIONS [alone]
+                         writes "ready", works on each connection until a line
+                         comes on standard input, moving all the time; then on
+                         as many new ones, unless "alone"; streams that were
+                         open before then end: "failed", "trips", "new" (those
+                         that failed), "reset" (had a stateless reset)
+    given CONNECTIONS CONFIG_ID KEY|- SERVER_ID_LENGTH NONCE_LENGTH
+                         what the client is given: "cids", "distinct",
+                         "lengths", "first" octets, "server_ids", "nonces" (how
+                         many differ), "wrong" (not of the configuration)
+    reset                writes "ready", and when a line has come sends until
+                         there is a stateless reset: "reset"
+"""
+
+import asyncio
+import itertools
+import sys
+
+import quic_lb
+from relay_peer import Failure
+
+from quic_net import udp_socket
+
+
+class Port(asyncio.DatagramProtocol):
+    """One more port of a client."""
+
+    def __init__(self, peer):
+        self.peer = peer
+
+    def datagram_received(self, data, address):
+        self.peer.datagram_received(data, address)
+
+    def error_received(self, exc):
+        pass
+
+
+async def move(ends, peer):
+    """To another port, with another connection ID.
+
+    At once: if only one of the two changes, and the other while the path is
+    validated, ngtcp2 to 1.22 counts a connection ID of the client's twice.
+    """
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        lambda: Port(peer), sock=udp_socket(("127.0.0.1", 0)))
+    ends.transports.append(transport)
+
+    # those on their way are given by the relay as others are retired
+    await peer.until(lambda: peer._quic._peer_cid_available,
+                     "a connection ID to move with")
+    peer._transport = transport
+    peer._quic.change_connection_id()
+    peer.flush()
+
+
+class Reset(Failure):
+    """A stateless reset, which aioquic does not know (RFC 9000, 10.3)."""
+
+
+def watch_resets(client):
+    """Note in |client.was_reset| that one has come."""
+    received = client.datagram_received
+    tokens = set()
+    client.was_reset = False
+
+    def look(data, address):
+        tokens.update(cid.stateless_reset_token for cid in peer_cids(client))
+
+        if len(data) >= 21 and data[-16:] in tokens:
+            client.was_reset = True
+            client.changed.set()
+
+        received(data, address)
+
+    client.datagram_received = look
+
+
+async def until(client, peer, condition, what):
+    await peer.until(lambda: client.was_reset or condition(), what)
+
+    if client.was_reset:
+        raise Reset(f"stateless reset instead of {what}")
+
+
+async def gather_faults(works):
+    """What went wrong, a line each."""
+    results = await asyncio.gather(*works, return_exceptions=True)
+    faults = [result for result in results
+              if isinstance(result, BaseException)]
+
+    for fault in faults:
+        if not isinstance(fault, Failure):
+            raise fault
+
+    return [str(fault) for fault in faults]
+
+
+# migration in mid-transfer
+
+async def moves(ends, options, connections, count, size):
+    pairs = [await ends.connect() for _ in range(int(connections))]
+    failed = await gather_faults(
+        travel(ends, pair, int(count), int(size)) for pair in pairs)
+
+    for pair in pairs:
+        pair.close()
+
+    return {"failed": failed}
+
+
+async def travel(ends, pair, count, size):
+    up = pair.client.open()
+    there = pair.upstream.stream(up.id)
+
+    up.send(size, fin=True)
+    await pair.upstream.until(lambda: there.received, "a stream")
+    there.send(size, fin=True)
+
+    for number in range(count):
+        part = size * (number + 1) // (count + 1)
+
+        await pair.client.until(
+            lambda: up.received >= part and there.received >= part,
+            f"part {number}, {up.received} down, {there.received} up")
+        await move(ends, pair.client)
+
+    await pair.upstream.until(lambda: there.fin,
+                              f"what goes up, {there.received}")
+    await pair.client.until(lambda: up.fin, f"what comes down, {up.received}")
+
+    if not (up.intact and there.intact):
+        raise Failure("altered")
+
+    if (up.received, there.received) != (size, size):
+        raise Failure("an end too early")
+
+
+# a worker that quits
+
+async def hold(ends, options, connections, alone=None):
+    pairs = [await ends.connect() for _ in range(int(connections))]
+    early = []
+
+    for pair in pairs:
+        watch_resets(pair.client)
+        stream = pair.client.open()
+        stream.send(1000)
+        await pair.upstream.until(
+            lambda: pair.upstream.stream(stream.id).received == 1000,
+            "a stream")
+        early.append(stream)
+
+    stop = asyncio.Event()
+    trips = [0] * len(pairs)
+    works = [work(ends, pair, stop, trips, number)
+             for number, pair in enumerate(pairs)]
+    working = asyncio.ensure_future(gather_faults(works))
+
+    print("ready", flush=True)
+    await line()
+    new = await fresh(ends, 0 if alone else len(pairs))
+    stop.set()
+
+    failed = await working
+    failed += await gather_faults(
+        finish(pair, stream) for pair, stream in zip(pairs, early)
+        if not pair.client.was_reset)
+
+    for pair in pairs:
+        pair.close()
+
+    return {"failed": failed, "new": new, "trips": min(trips),
+            "reset": sum(pair.client.was_reset for pair in pairs)}
+
+
+async def fresh(ends, count):
+    """New clients, who move, too."""
+    try:
+        pairs = [await ends.connect() for _ in range(count)]
+
+    except (Failure, asyncio.TimeoutError) as exc:
+        return [f"no new connection: {exc}"]
+
+    failed = await gather_faults(travel(ends, pair, 2, 20000)
+                                 for pair in pairs)
+
+    for pair in pairs:
+        pair.close()
+
+    return failed
+
+
+async def work(ends, pair, stop, trips, number):
+    client, upstream = pair.client, pair.upstream
+
+    for turn in itertools.count():
+        if stop.is_set() and turn > 0:
+            return
+
+        if turn % 5 == 4:
+            await move(ends, client)
+
+        stream = client.open()
+        there = upstream.stream(stream.id)
+        stream.send(5000, fin=True)
+        await until(client, upstream, lambda: there.fin, "a query")
+        there.send(5000, fin=True)
+        await until(client, client, lambda: stream.fin, "an answer")
+
+        if not (stream.intact and there.intact):
+            raise Failure("altered")
+
+        client.forget(stream.id)
+        upstream.forget(stream.id)
+        trips[number] += 1
+        await asyncio.sleep(0.01)
+
+
+async def finish(pair, stream):
+    client, upstream = pair.client, pair.upstream
+    there = upstream.stream(stream.id)
+    stream.send(1000, fin=True)
+    there.send(2000, fin=True)
+    await until(client, upstream, lambda: there.fin,
+                "the end of an old stream")
+    await until(client, client, lambda: stream.fin, "the other end of one")
+
+    if not (stream.intact and there.intact) \
+            or (stream.received, there.received) != (2000, 2000):
+        raise Failure("an old stream is not whole")
+
+
+async def line():
+    return await asyncio.get_running_loop().run_in_executor(
+        None, sys.stdin.readline)
+
+
+# connection IDs
+
+def peer_cids(peer):
+    quic = peer._quic
+    return [quic._peer_cid, *quic._peer_cid_available]
+
+
+async def given(ends, options, connections, config_id, key, server_id_length,
+              nonce_length):
+    config = quic_lb.Config(int(config_id), int(server_id_length),
+                            int(nonce_length), quic_lb.parse_key(key))
+    cids, server_ids, nonces, wrong = [], set(), set(), 0
+
+    for _ in range(int(connections)):
+        pair = await ends.connect()
+        await pair.client.until(lambda: len(peer_cids(pair.client)) > 4,
+                                "connection IDs")
+        cids += [cid.cid for cid in peer_cids(pair.client)]
+        pair.close()
+
+    for cid in cids:
+        try:
+            server_id, nonce = config.decode(cid)
+            server_ids.add(server_id.hex())
+            nonces.add(nonce)
+
+        except ValueError:
+            wrong += 1
+
+    return {"cids": len(cids), "distinct": len(set(cids)),
+            "lengths": sorted({len(cid) for cid in cids}),
+            "first": sorted({cid[0] for cid in cids}),
+            "server_ids": sorted(server_ids), "nonces": len(nonces),
+            "wrong": wrong}
+
+
+# a worker that has crashed
+
+async def reset(ends, options):
+    pair = await ends.connect()
+    client = pair.client
+    await client.until(lambda: len(peer_cids(client)) > 4, "connection IDs")
+    watch_resets(client)
+
+    print("ready", flush=True)
+    await line()
+
+    for _ in range(100):
+        client.open().send(100, fin=True)
+
+        try:
+            await client.until(lambda: client.was_reset, "a reset", 0.2)
+            break
+
+        except Failure:
+            continue
+
+    return {"reset": client.was_reset}
+
+
+SCENARIOS = {function.__name__: function
+             for function in (moves, hold, given, reset)}

@@ -83,10 +83,11 @@ my %variables = map { $_ => 1 } grep { /^(?:quic|http3)_/ } map { strings($_) }
 cmp_ok(keys %directives, '>=', 10, 'directives found');
 cmp_ok(keys %variables, '>=', 16, 'variables found');
 
-# where variables of a prefix are described
+# where variables of a prefix are described; the longest prefix counts
 
 my %variables_page = (
     quic => 'docs/ngx_stream_quic_passthrough_module.md',
+    quic_relay => 'docs/ngx_stream_quic_relay_module.md',
     http3 => 'docs/ngx_http_v3_limits_module.md',
 );
 
@@ -105,7 +106,7 @@ for my $prefix (sort keys %variables_page) {
     my $page = $variables_page{$prefix};
     my %documented = map { $_ => 1 } variables(prose($text{$page}));
 
-    is_deeply([grep { /^${prefix}_/ && !$documented{$_} }
+    is_deeply([grep { variables_prefix($_) eq $prefix && !$documented{$_} }
                    sort keys %variables],
               [], "all variables \$${prefix}_... are documented in $page");
 }
@@ -238,6 +239,15 @@ sub directive_headings {
     my ($section) = $text =~ /^## Directives\n(.*?)(?:^## |\z)/ms or return;
 
     return $section =~ /^### (\w+)$/mg;
+}
+
+
+sub variables_prefix {
+    my ($name) = @_;
+
+    my @prefixes = grep { $name =~ /^${_}_/ } keys %variables_page;
+
+    return (sort { length $b <=> length $a } @prefixes)[0];
 }
 
 

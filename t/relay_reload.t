@@ -29,8 +29,8 @@ for my $workers (1, 3) {
         my @old = $t->workers();
 
         ok($t->reload(), "$workers workers: a reload") for 1 .. 3;
-        is(scalar(grep { -d "/proc/$_" } @old), $workers,
-           'the first workers are still there');
+        cmp_ok(scalar(grep { -d "/proc/$_" } @old), '>', 0,
+               'workers of the first configuration are still there');
     }, 'hold', 12);
 
     is_deeply($report->{failed}, [], "$workers workers: nothing is lost")
@@ -77,7 +77,8 @@ is_deeply($report->{failed}, [], 'another number of workers: nothing is lost')
 
 $report = $relay->ends_with(sub {
     kill 'QUIT', $t->master();
-    $t->wait_for('all workers to leave', sub { $t->leaving_workers() == 3 });
+    $t->wait_for('all workers to leave',
+                 sub { $t->leaving_workers() && !$t->workers() });
 }, 'hold', 6, 'alone');
 
 is_deeply($report->{failed}, [], 'quit: nothing is lost')

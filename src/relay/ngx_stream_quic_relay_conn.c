@@ -33,6 +33,8 @@ static void ngx_stream_quic_relay_conn_params(
     const ngtcp2_transport_params *far);
 static void ngx_stream_quic_relay_conn_path(
     ngx_stream_quic_relay_conn_t *conn, ngtcp2_path *path);
+static void ngx_stream_quic_relay_conn_received(
+    ngx_stream_quic_relay_conn_t *conn, size_t len);
 static void ngx_stream_quic_relay_conn_repeat(
     ngx_stream_quic_relay_conn_t *conn, ngtcp2_path *path);
 static void ngx_stream_quic_relay_conn_posted(ngx_event_t *ev);
@@ -44,6 +46,8 @@ static ngtcp2_ssize ngx_stream_quic_relay_conn_packet(ngtcp2_conn *qc,
 static void ngx_stream_quic_relay_conn_timer(
     ngx_stream_quic_relay_conn_t *conn);
 static void ngx_stream_quic_relay_conn_expired(ngx_event_t *ev);
+static const char *ngx_stream_quic_relay_conn_ender(
+    ngx_stream_quic_relay_conn_t *conn, int rc);
 static ngx_uint_t ngx_stream_quic_relay_conn_error(
     ngx_stream_quic_relay_conn_t *conn, int rc);
 static void ngx_stream_quic_relay_conn_stop(
@@ -264,12 +268,33 @@ ngx_stream_quic_relay_conn_path(ngx_stream_quic_relay_conn_t *conn,
 }
 
 
+/* octets of UDP payload, as nginx counts for its own UDP proxy */
+
+static void
+ngx_stream_quic_relay_conn_received(ngx_stream_quic_relay_conn_t *conn,
+    size_t len)
+{
+    ngx_stream_session_t  *s;
+
+    s = conn->relay->session;
+
+    if (conn->server) {
+        s->received += len;
+
+    } else if (s->upstream && s->upstream->state) {
+        s->upstream->state->bytes_received += len;
+    }
+}
+
+
 void
 ngx_stream_quic_relay_conn_read(ngx_stream_quic_relay_conn_t *conn,
     ngtcp2_path *path, u_char *data, size_t len)
 {
     int                              rc;
     ngx_stream_quic_relay_worker_t  *worker;
+
+    ngx_stream_quic_relay_conn_received(conn, len);
 
     if (conn->closed || conn->qc == NULL) {
         ngx_stream_quic_relay_conn_repeat(conn, path);
@@ -622,12 +647,36 @@ ngx_stream_quic_relay_conn_failed(ngx_stream_quic_relay_conn_t *conn, int rc)
 
     relay->retry = (rc == NGTCP2_ERR_RETRY);
 
+    ngx_stream_quic_relay_session_end(relay,
+                                  ngx_stream_quic_relay_conn_ender(conn, rc),
+                                  &conn->error);
+
     if (conn->peer->qc && !conn->peer->closed) {
         ngx_stream_quic_relay_conn_tell(conn);
         ngx_stream_quic_relay_conn_close(conn->peer);
     }
 
     ngx_stream_quic_relay_session_finish(relay, NGX_STREAM_OK);
+}
+
+
+/* what the log tells */
+
+static const char *
+ngx_stream_quic_relay_conn_ender(ngx_stream_quic_relay_conn_t *conn, int rc)
+{
+    switch (rc) {
+
+    case NGTCP2_ERR_DRAINING:
+        return conn->server ? "client" : "upstream";
+
+    case NGTCP2_ERR_IDLE_CLOSE:
+    case NGTCP2_ERR_HANDSHAKE_TIMEOUT:
+        return "timeout";
+
+    default:
+        return "relay";
+    }
 }
 
 

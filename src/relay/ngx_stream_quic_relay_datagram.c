@@ -28,9 +28,6 @@ typedef struct {
 typedef struct {
     ngx_queue_t                            queue;
     ngx_uint_t                             count;
-    ngx_uint_t                             sent;
-    ngx_uint_t                             full;      /* dropped */
-    ngx_uint_t                             oversize;  /* dropped */
 } ngx_stream_quic_relay_datagram_side_t;
 
 
@@ -41,6 +38,8 @@ struct ngx_stream_quic_relay_datagrams_s {
 
 static size_t ngx_stream_quic_relay_datagram_room(
     ngx_stream_quic_relay_conn_t *conn);
+static void ngx_stream_quic_relay_datagram_dropped(
+    ngx_stream_quic_relay_t *relay);
 static void ngx_stream_quic_relay_datagram_remove(
     ngx_stream_quic_relay_datagram_side_t *side,
     ngx_stream_quic_relay_datagram_t *dg);
@@ -70,13 +69,13 @@ ngx_stream_quic_relay_datagram_recv(ngx_stream_quic_relay_conn_t *conn,
     side = &relay->datagrams->sides[!ngx_stream_quic_relay_datagram_side(conn)];
 
     if (side->count >= relay->conf->datagram_queue) {
-        side->full++;
+        ngx_stream_quic_relay_datagram_dropped(relay);
         return 0;
     }
 
     dg = ngx_alloc(sizeof(ngx_stream_quic_relay_datagram_t) + len, conn->log);
     if (dg == NULL) {
-        side->full++;
+        ngx_stream_quic_relay_datagram_dropped(relay);
         return 0;
     }
 
@@ -120,7 +119,7 @@ ngx_stream_quic_relay_datagrams_write(ngx_stream_quic_relay_conn_t *conn,
          */
 
         if (dg->len > ngx_stream_quic_relay_datagram_room(conn)) {
-            side->oversize++;
+            ngx_stream_quic_relay_datagram_dropped(conn->relay);
             ngx_stream_quic_relay_datagram_remove(side, dg);
             continue;
         }
@@ -134,7 +133,9 @@ ngx_stream_quic_relay_datagrams_write(ngx_stream_quic_relay_conn_t *conn,
                                          &vec, 1, ts);
 
         if (accepted) {
-            side->sent++;
+            conn->relay->ndatagrams++;
+            ngx_stream_quic_relay_count(conn->relay->worker,
+                                        NGX_STREAM_QUIC_RELAY_DATAGRAMS, 1);
             ngx_stream_quic_relay_datagram_remove(side, dg);
             return rc;
         }
@@ -144,7 +145,7 @@ ngx_stream_quic_relay_datagrams_write(ngx_stream_quic_relay_conn_t *conn,
         if (rc == NGTCP2_ERR_INVALID_STATE
             || rc == NGTCP2_ERR_INVALID_ARGUMENT)
         {
-            side->oversize++;
+            ngx_stream_quic_relay_datagram_dropped(conn->relay);
             ngx_stream_quic_relay_datagram_remove(side, dg);
             continue;
         }
@@ -176,6 +177,16 @@ ngx_stream_quic_relay_datagram_room(ngx_stream_quic_relay_conn_t *conn)
 
 
 static void
+ngx_stream_quic_relay_datagram_dropped(ngx_stream_quic_relay_t *relay)
+{
+    relay->ndropped++;
+
+    ngx_stream_quic_relay_count(relay->worker,
+                                NGX_STREAM_QUIC_RELAY_DATAGRAMS_DROPPED, 1);
+}
+
+
+static void
 ngx_stream_quic_relay_datagram_remove(
     ngx_stream_quic_relay_datagram_side_t *side,
     ngx_stream_quic_relay_datagram_t *dg)
@@ -199,6 +210,7 @@ ngx_stream_quic_relay_datagrams_free(ngx_stream_quic_relay_t *relay)
         while (!ngx_queue_empty(&side->queue)) {
             dg = ngx_queue_data(ngx_queue_head(&side->queue),
                                 ngx_stream_quic_relay_datagram_t, queue);
+            ngx_stream_quic_relay_datagram_dropped(relay);
             ngx_stream_quic_relay_datagram_remove(side, dg);
         }
     }

@@ -61,6 +61,7 @@ typedef struct {
 struct ngx_stream_quic_relay_handover_s {
     ngx_connection_t                *connection;
     ngx_uint_t                       target;      /* slot */
+    ngx_uint_t                       count;       /* of datagrams for it */
     size_t                           len;         /* of what is to be sent */
     u_char                           hash[2 * NGX_STREAM_QUIC_RELAY_NAME];
     u_char                           out[NGX_STREAM_QUIC_RELAY_MESSAGE];
@@ -102,6 +103,7 @@ ngx_stream_quic_relay_handover_open(ngx_stream_quic_relay_worker_t *worker,
 
     handover->connection = NULL;
     handover->len = 0;
+    handover->count = 0;
     worker->handover = handover;
 
     if (ngx_stream_quic_relay_ids_secret(name, shared->workers, "name")
@@ -285,6 +287,7 @@ ngx_stream_quic_relay_handover_add(ngx_stream_quic_relay_worker_t *worker,
 
     handover->target = slot;
     handover->len = p - handover->out;
+    handover->count++;
 }
 
 
@@ -294,17 +297,20 @@ ngx_stream_quic_relay_handover_flush(ngx_stream_quic_relay_worker_t *worker)
     size_t                             len;
     socklen_t                          socklen;
     ngx_err_t                          err;
+    ngx_uint_t                         count;
     struct sockaddr_un                 sun;
     ngx_stream_quic_relay_handover_t  *handover;
 
     handover = worker->handover;
     len = handover->len;
+    count = handover->count;
 
     if (len == 0) {
         return;
     }
 
     handover->len = 0;
+    handover->count = 0;
 
     socklen = ngx_stream_quic_relay_handover_name(handover, handover->target,
                                                   &sun);
@@ -313,6 +319,8 @@ ngx_stream_quic_relay_handover_flush(ngx_stream_quic_relay_worker_t *worker)
                (struct sockaddr *) &sun, socklen)
         != -1)
     {
+        ngx_stream_quic_relay_count(worker, NGX_STREAM_QUIC_RELAY_HANDED_OVER,
+                                    count);
         return;
     }
 
@@ -327,7 +335,11 @@ ngx_stream_quic_relay_handover_flush(ngx_stream_quic_relay_worker_t *worker)
         /* it is gone */
 
         ngx_stream_quic_relay_handover_each(worker, handover->out, len);
+        return;
     }
+
+    ngx_stream_quic_relay_count(worker, NGX_STREAM_QUIC_RELAY_HANDOVER_LOST,
+                                count);
 }
 
 

@@ -301,6 +301,7 @@ ngx_stream_quic_relay_listen_init_worker(ngx_cycle_t *cycle,
     }
 
     worker->log = cycle->log;
+    worker->shared = rmcf->shared;
     worker->reserve = cycle->connection_n / 16;
 
     ngx_queue_init(&worker->listeners);

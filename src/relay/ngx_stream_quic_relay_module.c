@@ -166,7 +166,7 @@ static ngx_command_t  ngx_stream_quic_relay_commands[] = {
 
 
 static ngx_stream_module_t  ngx_stream_quic_relay_module_ctx = {
-    NULL,                                  /* preconfiguration */
+    ngx_stream_quic_relay_add_variables,   /* preconfiguration */
     ngx_stream_quic_relay_init,            /* postconfiguration */
 
     ngx_stream_quic_relay_create_main_conf, /* create main configuration */

@@ -109,13 +109,34 @@ typedef struct {
 } ngx_stream_quic_relay_ids_t;
 
 
+/* counters of all workers, in the order of the variables' names */
+
+typedef enum {
+    NGX_STREAM_QUIC_RELAY_CONNECTIONS = 0,
+    NGX_STREAM_QUIC_RELAY_REFUSED,
+    NGX_STREAM_QUIC_RELAY_UPSTREAM_FAILED,
+    NGX_STREAM_QUIC_RELAY_STREAMS,
+    NGX_STREAM_QUIC_RELAY_DATAGRAMS,
+    NGX_STREAM_QUIC_RELAY_DATAGRAMS_DROPPED,
+    NGX_STREAM_QUIC_RELAY_HANDED_OVER,
+    NGX_STREAM_QUIC_RELAY_HANDOVER_LOST,
+    NGX_STREAM_QUIC_RELAY_STATELESS_RESETS,
+    NGX_STREAM_QUIC_RELAY_TOTALS
+} ngx_stream_quic_relay_total_e;
+
+
 /* in shared memory, from the first configuration with a relay to the last */
 
 typedef struct {
     ngx_queue_t                      nonces;
     u_char                           tokens[NGX_STREAM_QUIC_RELAY_SECRET];
     u_char                           workers[NGX_STREAM_QUIC_RELAY_SECRET];
+    ngx_atomic_t                     totals[NGX_STREAM_QUIC_RELAY_TOTALS];
 } ngx_stream_quic_relay_shared_t;
+
+
+#define ngx_stream_quic_relay_count(worker, total, n)                         \
+    (void) ngx_atomic_fetch_add(&(worker)->shared->totals[total], n)
 
 
 typedef struct {
@@ -157,6 +178,7 @@ typedef struct {
 
 struct ngx_stream_quic_relay_worker_s {
     ngx_log_t                       *log;
+    ngx_stream_quic_relay_shared_t  *shared;
 
     /*
      * Connections to clients by connection ID; the key is random.  Entered
@@ -204,6 +226,15 @@ typedef struct {
     ngx_stream_quic_relay_conn_t    *conn;
     ngtcp2_cid                       cid;
 } ngx_stream_quic_relay_cid_t;
+
+
+/* why a session is over */
+
+typedef struct {
+    const char                      *by;          /* NULL: it is not */
+    uint64_t                         code;
+    ngx_uint_t                       application; /* unsigned  :1; its code */
+} ngx_stream_quic_relay_end_t;
 
 
 /* one of the two QUIC connections of a relay */
@@ -259,6 +290,12 @@ struct ngx_stream_quic_relay_s {
     u_char                           chosen[256]; /* by the upstream */
     size_t                           chosen_len;
 
+    /* both ways */
+    ngx_uint_t                       nstreams;
+    ngx_uint_t                       ndatagrams;  /* passed on */
+    ngx_uint_t                       ndropped;    /* datagrams */
+
+    ngx_stream_quic_relay_end_t      end;
     ngx_event_t                      finish;      /* to free it all */
     ngx_int_t                        status;      /* of the session */
     uint8_t                          alert;       /* TLS, to the client */
@@ -437,6 +474,11 @@ void ngx_stream_quic_relay_session_finish(ngx_stream_quic_relay_t *relay,
     ngx_int_t status);
 
 
+/* the first reason counts; |error| may be NULL: code 0 */
+void ngx_stream_quic_relay_session_end(ngx_stream_quic_relay_t *relay,
+    const char *by, const ngtcp2_ccerr *error);
+
+
 /* _upstream.c */
 
 /* the ClientHello is known: chooses an upstream and connects to it */
@@ -512,6 +554,11 @@ ngtcp2_ssize ngx_stream_quic_relay_datagrams_write(
     ngx_stream_quic_relay_conn_t *conn, ngtcp2_path *path, ngtcp2_pkt_info *pi,
     uint8_t *dest, size_t len, ngtcp2_tstamp ts);
 void ngx_stream_quic_relay_datagrams_free(ngx_stream_quic_relay_t *relay);
+
+
+/* _variables.c */
+
+ngx_int_t ngx_stream_quic_relay_add_variables(ngx_conf_t *cf);
 
 
 extern ngx_module_t  ngx_stream_quic_relay_module;

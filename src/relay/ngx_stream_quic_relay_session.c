@@ -36,6 +36,7 @@ ngx_stream_quic_relay_session_create(ngx_stream_quic_relay_worker_t *worker,
     /* one for the session, one for the upstream */
 
     if (ngx_exiting || ngx_cycle->free_connection_n < worker->reserve + 2) {
+        ngx_stream_quic_relay_count(worker, NGX_STREAM_QUIC_RELAY_REFUSED, 1);
         ngx_log_error(NGX_LOG_INFO, worker->log, 0,
                       "quic relay: a client is dropped: the worker %s",
                       ngx_exiting ? "exits" : "has no connections left, "
@@ -78,6 +79,7 @@ ngx_stream_quic_relay_session_create(ngx_stream_quic_relay_worker_t *worker,
     }
 
     worker->current = NULL;
+    ngx_stream_quic_relay_count(worker, NGX_STREAM_QUIC_RELAY_CONNECTIONS, 1);
 
     if (relay->session == NULL) {
         ngx_log_error(NGX_LOG_ERR, c->log, 0,
@@ -301,7 +303,26 @@ ngx_stream_quic_relay_session_quit(ngx_event_t *rev)
         return;
     }
 
+    ngx_stream_quic_relay_session_end(relay, "relay", NULL);
     ngx_stream_quic_relay_session_finish(relay, NGX_STREAM_OK);
+}
+
+
+void
+ngx_stream_quic_relay_session_end(ngx_stream_quic_relay_t *relay,
+    const char *by, const ngtcp2_ccerr *error)
+{
+    if (relay->end.by) {
+        return;
+    }
+
+    relay->end.by = by;
+
+    if (error) {
+        relay->end.code = error->error_code;
+        relay->end.application =
+                             (error->type == NGTCP2_CCERR_TYPE_APPLICATION);
+    }
 }
 
 

@@ -257,6 +257,10 @@ ngx_stream_quic_relay_stream_get(ngx_stream_quic_relay_conn_t *conn,
 
         ngx_rbtree_insert(&streams->tree, &st->node);
         far->wanted[uni]++;
+        conn->relay->nstreams++;
+
+        ngx_stream_quic_relay_count(conn->relay->worker,
+                                    NGX_STREAM_QUIC_RELAY_STREAMS, 1);
     }
 
     if (ngx_stream_quic_relay_streams_open(conn->peer, uni) != 0) {

@@ -343,6 +343,9 @@ ngx_stream_quic_relay_udp_reset(ngx_stream_quic_relay_worker_t *worker,
     n = ngtcp2_pkt_write_stateless_reset2(worker->out, len, &token, rand,
                                           sizeof(rand));
     if (n > 0) {
+        ngx_stream_quic_relay_count(worker,
+                                    NGX_STREAM_QUIC_RELAY_STATELESS_RESETS, 1);
+
         (void) ngx_stream_quic_relay_udp_sendmsg(lc, path, 0, worker->out,
                                                  (size_t) n, (size_t) n);
     }
@@ -407,6 +410,17 @@ ngx_int_t
 ngx_stream_quic_relay_udp_send(ngx_stream_quic_relay_conn_t *conn,
     const ngtcp2_path *path, u_char *data, size_t len, size_t segment)
 {
+    ngx_stream_session_t  *s;
+
+    s = conn->relay->session;
+
+    if (conn->server) {
+        s->connection->sent += len;
+
+    } else if (s->upstream && s->upstream->state) {
+        s->upstream->state->bytes_sent += len;
+    }
+
     return ngx_stream_quic_relay_udp_sendmsg(conn->connection, path,
                                              !conn->server, data, len,
                                              segment);

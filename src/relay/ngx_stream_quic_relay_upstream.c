@@ -315,6 +315,9 @@ ngx_stream_quic_relay_upstream_failed(ngx_stream_quic_relay_t *relay)
     pc = &relay->session->upstream->peer;
     code = relay->upstream.error.error_code;
 
+    ngx_stream_quic_relay_count(relay->worker,
+                                NGX_STREAM_QUIC_RELAY_UPSTREAM_FAILED, 1);
+
     ngx_log_error(NGX_LOG_ERR, relay->upstream.log, 0,
                   "quic relay: no connection to upstream %V, code 0x%xL",
                   pc->name, code);

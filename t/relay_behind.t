@@ -36,7 +36,7 @@ my $relay = QuicLB::Relay->new($t, listen => 'reuseport',
                        'stateless_resets'));
 
 my $text = $t->read('nginx.conf');
-my ($server) = $text =~ /(    server \{\n        listen [^\n]* udp .*?^    \})/ms;
+my ($server) = $text =~ /(^ {4}server \{\n +listen [^\n]* udp .*?^ {4}\})/ms;
 my $copy = $server =~ s/listen \S+/listen 127.0.0.1:$other/r
                    =~ s/id=0a01/id=0a02/r;
 $text =~ s/\Q$server\E/$server\n$copy/;

@@ -40,7 +40,8 @@ accepts('a relay', "$relay quic_relay 127.0.0.1:1;", 1);
 accepts('all settings', "$relay quic_relay 127.0.0.1:1;
     quic_relay_stream_window 16k; quic_relay_max_streams 65536;
     quic_relay_datagram_queue 1; quic_relay_timeout 1s;
-    quic_relay_connect_timeout 100ms; quic_relay_ssl_name a.example;", 1);
+    quic_relay_connect_timeout 100ms; quic_relay_ssl_name a.example;
+    quic_relay_retry on;", 1);
 
 my $hex = $t->write('hex.key', '8f' x 16 . "\n");
 my $raw = $t->write('raw.key', 'k' x 16);
@@ -149,6 +150,9 @@ refuses('a server ID that does not count', "$relay quic_relay 127.0.0.1:1; }
          quic_relay 127.0.0.1:1; quic_relay_server_id $id;",
         qr/"quic_relay_server_id" in .* has no effect: that of the default/,
         1);
+
+refuses('neither on nor off', 'quic_relay_retry maybe;',
+        qr/invalid value "maybe" in "quic_relay_retry" directive/);
 
 for my $case ([$short, qr/"\Q$short\E" must have 16 to 4096 octets/],
               ['/nowhere/k', qr{"quic_relay_host_key" .*"/nowhere/k" failed}])

@@ -194,6 +194,13 @@ ngx_stream_quic_relay_cb_handshaked(ngtcp2_conn *qc, void *data)
 
     conn->handshaked = 1;
 
+    if (conn->server
+        && relay->conf->retry
+        && ngx_stream_quic_relay_token_new(conn) != NGX_OK)
+    {
+        return NGTCP2_ERR_CALLBACK_FAILURE;
+    }
+
     if (!conn->server) {
         ngx_stream_quic_relay_upstream_answered(relay);
     }
@@ -375,7 +382,9 @@ ngx_stream_quic_relay_cb_new_cid(ngtcp2_conn *qc, ngtcp2_cid *cid,
         return 0;
     }
 
-    if (ngx_stream_quic_relay_ids_mint(worker, conn->relay->ids, cid) != NGX_OK
+    if (ngx_stream_quic_relay_ids_mint(worker, conn->relay->ids, worker->slot,
+                                       cid)
+        != NGX_OK
         || ngx_stream_quic_relay_ids_token(worker, cid, token->data) != NGX_OK
         || ngx_stream_quic_relay_udp_add_cid(conn, cid) != NGX_OK)
     {

@@ -70,7 +70,7 @@ ngx_stream_quic_relay_now(void)
 
 ngx_int_t
 ngx_stream_quic_relay_conn_accept(ngx_stream_quic_relay_conn_t *conn,
-    ngtcp2_pkt_hd *hd)
+    ngtcp2_pkt_hd *hd, ngx_stream_quic_relay_token_t *token)
 {
     ngtcp2_cid                  scid;
     ngtcp2_path                 path;
@@ -94,30 +94,22 @@ ngx_stream_quic_relay_conn_accept(ngx_stream_quic_relay_conn_t *conn,
     params.original_dcid = hd->dcid;
     params.original_dcid_present = 1;
 
-    if (hd->tokenlen
-        && hd->token[0] == NGTCP2_CRYPTO_TOKEN_MAGIC_RETRY2
-        && ngtcp2_crypto_verify_retry_token2(&params.original_dcid, hd->token,
-                                             hd->tokenlen,
-                                             relay->worker->retry,
-                                             sizeof(relay->worker->retry),
-                                             hd->version,
-                                             &conn->remote.sockaddr,
-                                             conn->socklen, &hd->dcid,
-                                             10 * NGTCP2_SECONDS,
-                                             ngx_stream_quic_relay_now())
-           == 0)
-    {
+    if (token->type == NGTCP2_TOKEN_TYPE_RETRY) {
+        params.original_dcid = token->odcid;
         params.retry_scid = hd->dcid;
         params.retry_scid_present = 1;
+    }
 
+    if (token->type != NGTCP2_TOKEN_TYPE_UNKNOWN) {
         settings.token = hd->token;
         settings.tokenlen = hd->tokenlen;
-        settings.token_type = NGTCP2_TOKEN_TYPE_RETRY;
+        settings.token_type = token->type;
     }
 
     params.stateless_reset_token_present = 1;
 
-    if (ngx_stream_quic_relay_ids_mint(relay->worker, relay->ids, &scid)
+    if (ngx_stream_quic_relay_ids_mint(relay->worker, relay->ids,
+                                       relay->worker->slot, &scid)
         != NGX_OK
         || ngx_stream_quic_relay_ids_token(relay->worker, &scid,
                                            params.stateless_reset_token)

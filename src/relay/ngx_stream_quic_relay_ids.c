@@ -253,11 +253,10 @@ ngx_stream_quic_relay_ids_init_worker(ngx_stream_quic_relay_worker_t *worker,
 
 ngx_int_t
 ngx_stream_quic_relay_ids_mint(ngx_stream_quic_relay_worker_t *worker,
-    ngx_stream_quic_relay_ids_t *ids, ngtcp2_cid *cid)
+    ngx_stream_quic_relay_ids_t *ids, ngx_uint_t slot, ngtcp2_cid *cid)
 {
-    ngx_int_t   rc;
-    ngx_uint_t  slot;
-    u_char      nonce[QUIC_LB_NONCE_MAX];
+    ngx_int_t  rc;
+    u_char     nonce[QUIC_LB_NONCE_MAX];
 
     cid->datalen = NGX_STREAM_QUIC_RELAY_CID;
 
@@ -287,7 +286,7 @@ ngx_stream_quic_relay_ids_mint(ngx_stream_quic_relay_worker_t *worker,
         return NGX_ERROR;
     }
 
-    slot = worker->slot ^ ngx_stream_quic_relay_ids_mask(worker, cid->data);
+    slot ^= ngx_stream_quic_relay_ids_mask(worker, cid->data);
 
     cid->data[NGX_STREAM_QUIC_RELAY_HEAD] = (uint8_t) (slot >> 8);
     cid->data[NGX_STREAM_QUIC_RELAY_HEAD + 1] = (uint8_t) slot;

@@ -67,31 +67,64 @@ static void ngx_stream_quic_relay_listen_unused(ngx_event_t *ev);
 ngx_uint_t
 ngx_stream_quic_relay_listening(ngx_listening_t *ls)
 {
-    ngx_stream_port_t                 *port;
-    ngx_stream_in_addr_t              *addr;
-    ngx_stream_conf_ctx_t             *ctx;
     ngx_stream_quic_relay_srv_conf_t  *conf;
 
     if (ls->type != SOCK_DGRAM || ls->handler != ngx_stream_init_connection) {
         return 0;
     }
 
+    conf = ngx_stream_quic_relay_listen_conf(ls, ls->sockaddr);
+
+    return conf->upstream != NULL;
+}
+
+
+/* as ngx_stream_init_connection() finds it: the last address is the wildcard */
+
+ngx_stream_quic_relay_srv_conf_t *
+ngx_stream_quic_relay_listen_conf(ngx_listening_t *ls, struct sockaddr *local)
+{
+    ngx_uint_t              i;
+    ngx_stream_port_t      *port;
+    struct sockaddr_in     *sin;
+    ngx_stream_in_addr_t   *addr;
+    ngx_stream_conf_ctx_t  *ctx;
+#if (NGX_HAVE_INET6)
+    struct sockaddr_in6    *sin6;
+    ngx_stream_in6_addr_t  *addr6;
+#endif
+
     port = ls->servers;
 
 #if (NGX_HAVE_INET6)
     if (ls->sockaddr->sa_family == AF_INET6) {
-        ctx = ((ngx_stream_in6_addr_t *) port->addrs)
-                                                   ->conf.default_server->ctx;
+        sin6 = (struct sockaddr_in6 *) local;
+        addr6 = port->addrs;
+
+        for (i = 0; i < port->naddrs - 1; i++) {
+            if (ngx_memcmp(&addr6[i].addr6, &sin6->sin6_addr, 16) == 0) {
+                break;
+            }
+        }
+
+        ctx = addr6[i].conf.default_server->ctx;
+
     } else
 #endif
     {
+        sin = (struct sockaddr_in *) local;
         addr = port->addrs;
-        ctx = addr->conf.default_server->ctx;
+
+        for (i = 0; i < port->naddrs - 1; i++) {
+            if (addr[i].addr == sin->sin_addr.s_addr) {
+                break;
+            }
+        }
+
+        ctx = addr[i].conf.default_server->ctx;
     }
 
-    conf = ctx->srv_conf[ngx_stream_quic_relay_module.ctx_index];
-
-    return conf->upstream != NULL;
+    return ctx->srv_conf[ngx_stream_quic_relay_module.ctx_index];
 }
 
 

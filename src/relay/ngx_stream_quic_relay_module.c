@@ -147,6 +147,13 @@ static ngx_command_t  ngx_stream_quic_relay_commands[] = {
       0,
       NULL },
 
+    { ngx_string("quic_relay_retry"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      offsetof(ngx_stream_quic_relay_srv_conf_t, retry),
+      NULL },
+
     { ngx_string("quic_relay_server_id"),
       NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_1MORE,
       ngx_stream_quic_relay_ids_server_id,
@@ -249,6 +256,7 @@ ngx_stream_quic_relay_create_srv_conf(ngx_conf_t *cf)
     conf->datagram_queue = NGX_CONF_UNSET_UINT;
     conf->timeout = NGX_CONF_UNSET_MSEC;
     conf->connect_timeout = NGX_CONF_UNSET_MSEC;
+    conf->retry = NGX_CONF_UNSET;
     conf->ids = NGX_CONF_UNSET_PTR;
 
     return conf;
@@ -275,6 +283,7 @@ ngx_stream_quic_relay_merge_srv_conf(ngx_conf_t *cf, void *parent,
     ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 60000);
     ngx_conf_merge_msec_value(conf->connect_timeout, prev->connect_timeout,
                               10000);
+    ngx_conf_merge_value(conf->retry, prev->retry, 0);
     ngx_conf_merge_ptr_value(conf->ids, prev->ids, NULL);
 
     /* as a proxy verifies: by the name that the directive has */

@@ -121,6 +121,7 @@ typedef enum {
     NGX_STREAM_QUIC_RELAY_HANDED_OVER,
     NGX_STREAM_QUIC_RELAY_HANDOVER_LOST,
     NGX_STREAM_QUIC_RELAY_STATELESS_RESETS,
+    NGX_STREAM_QUIC_RELAY_RETRIES,
     NGX_STREAM_QUIC_RELAY_TOTALS
 } ngx_stream_quic_relay_total_e;
 
@@ -164,8 +165,18 @@ typedef struct {
     ngx_msec_t                       timeout;         /* idle */
     ngx_msec_t                       connect_timeout; /* and handshake */
 
+    ngx_flag_t                       retry;
+
     ngx_stream_quic_relay_ids_t     *ids;         /* NULL: not for QUIC-LB */
 } ngx_stream_quic_relay_srv_conf_t;
+
+
+/* what a client's token tells */
+
+typedef struct {
+    ngtcp2_token_type                type;
+    ngtcp2_cid                       odcid;       /* of before a Retry */
+} ngx_stream_quic_relay_token_t;
 
 
 /* STOP_SENDING as received */
@@ -312,9 +323,9 @@ struct ngx_stream_quic_relay_s {
 
 /* _conn.c */
 
-/* makes the connection toward the client; NGX_DECLINED: a bad token */
+/* makes the connection toward the client */
 ngx_int_t ngx_stream_quic_relay_conn_accept(ngx_stream_quic_relay_conn_t *conn,
-    ngtcp2_pkt_hd *hd);
+    ngtcp2_pkt_hd *hd, ngx_stream_quic_relay_token_t *token);
 
 /* makes the connection to the upstream; params mirror the client's */
 ngx_int_t ngx_stream_quic_relay_conn_connect(
@@ -384,10 +395,10 @@ ngx_int_t ngx_stream_quic_relay_ids_init_worker(
 ngx_int_t ngx_stream_quic_relay_ids_secret(u_char *secret, const u_char *from,
     const char *label);
 
-/* a new connection ID for clients of this worker; |ids| may be NULL */
+/* a new connection ID for clients of the worker at |slot|; |ids| may be NULL */
 ngx_int_t ngx_stream_quic_relay_ids_mint(
     ngx_stream_quic_relay_worker_t *worker, ngx_stream_quic_relay_ids_t *ids,
-    ngtcp2_cid *cid);
+    ngx_uint_t slot, ngtcp2_cid *cid);
 
 /* the slot in a connection ID, NGX_STREAM_QUIC_RELAY_NO_SLOT if none is */
 ngx_uint_t ngx_stream_quic_relay_ids_slot(
@@ -403,6 +414,28 @@ char *ngx_stream_quic_relay_ids_server_id(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_stream_quic_relay_ids_host_key(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+
+
+/* _token.c */
+
+/*
+ * The token of an Initial packet.  NGX_OK: it proves the client's address;
+ * NGX_DECLINED: there is none, or none that is known; NGX_ERROR: it is of a
+ * Retry, and wrong.
+ */
+ngx_int_t ngx_stream_quic_relay_token_check(
+    ngx_stream_quic_relay_worker_t *worker, ngtcp2_path *path,
+    ngtcp2_pkt_hd *hd, ngx_stream_quic_relay_token_t *token);
+
+/* a Retry, or CONNECTION_CLOSE with INVALID_TOKEN: octets in worker->out */
+size_t ngx_stream_quic_relay_token_retry(
+    ngx_stream_quic_relay_worker_t *worker, ngx_stream_quic_relay_ids_t *ids,
+    ngtcp2_path *path, ngtcp2_pkt_hd *hd);
+size_t ngx_stream_quic_relay_token_refuse(
+    ngx_stream_quic_relay_worker_t *worker, ngtcp2_pkt_hd *hd);
+
+/* sends one for a later connection */
+ngx_int_t ngx_stream_quic_relay_token_new(ngx_stream_quic_relay_conn_t *conn);
 
 
 /* _handover.c */
@@ -428,6 +461,10 @@ void ngx_stream_quic_relay_handover_flush(
 /* _listen.c */
 
 ngx_uint_t ngx_stream_quic_relay_listening(ngx_listening_t *ls);
+
+/* that of the default server of the address |local| */
+ngx_stream_quic_relay_srv_conf_t *ngx_stream_quic_relay_listen_conf(
+    ngx_listening_t *ls, struct sockaddr *local);
 ngx_int_t ngx_stream_quic_relay_listen_init_module(ngx_cycle_t *cycle);
 ngx_int_t ngx_stream_quic_relay_listen_init_process(ngx_cycle_t *cycle);
 void ngx_stream_quic_relay_listen_exit_process(ngx_cycle_t *cycle);

@@ -34,9 +34,9 @@ static void ngx_stream_quic_relay_udp_datagram(
 static void ngx_stream_quic_relay_udp_new(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
     ngtcp2_path *path, u_char *data, size_t len);
-static void ngx_stream_quic_relay_udp_retry(
+static void ngx_stream_quic_relay_udp_answer(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
-    ngx_stream_quic_relay_ids_t *ids, ngtcp2_path *path, ngtcp2_pkt_hd *hd);
+    ngtcp2_path *path, size_t len);
 static void ngx_stream_quic_relay_udp_negotiate(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
     ngtcp2_path *path, ngtcp2_version_cid *vc);
@@ -216,15 +216,35 @@ static void
 ngx_stream_quic_relay_udp_new(ngx_stream_quic_relay_worker_t *worker,
     ngx_connection_t *lc, ngtcp2_path *path, u_char *data, size_t len)
 {
-    ngtcp2_pkt_hd                  hd;
-    ngx_sockaddr_t                 remote;
-    ngx_stream_quic_relay_t       *relay;
-    ngx_stream_quic_relay_conn_t  *conn;
+    size_t                             n;
+    ngx_int_t                          rc;
+    ngtcp2_pkt_hd                      hd;
+    ngx_sockaddr_t                     remote;
+    ngx_stream_quic_relay_t           *relay;
+    ngx_stream_quic_relay_conn_t      *conn;
+    ngx_stream_quic_relay_token_t      token;
+    ngx_stream_quic_relay_srv_conf_t  *conf;
 
     /* RFC 9000, 14.1: not in a smaller datagram */
 
     if (len < NGX_STREAM_QUIC_RELAY_MIN || ngtcp2_accept(&hd, data, len) != 0)
     {
+        return;
+    }
+
+    rc = ngx_stream_quic_relay_token_check(worker, path, &hd, &token);
+
+    if (rc == NGX_ERROR) {
+        n = ngx_stream_quic_relay_token_refuse(worker, &hd);
+        ngx_stream_quic_relay_udp_answer(worker, lc, path, n);
+        return;
+    }
+
+    conf = ngx_stream_quic_relay_listen_conf(lc->listening, path->local.addr);
+
+    if (rc == NGX_DECLINED && conf->retry) {
+        n = ngx_stream_quic_relay_token_retry(worker, conf->ids, path, &hd);
+        ngx_stream_quic_relay_udp_answer(worker, lc, path, n);
         return;
     }
 
@@ -242,7 +262,7 @@ ngx_stream_quic_relay_udp_new(ngx_stream_quic_relay_worker_t *worker,
     conn->remote = remote;
     ngx_memcpy(&conn->local, path->local.addr, path->local.addrlen);
 
-    if (ngx_stream_quic_relay_conn_accept(conn, &hd) != NGX_OK) {
+    if (ngx_stream_quic_relay_conn_accept(conn, &hd, &token) != NGX_OK) {
         conn->closed = 1;
         ngx_stream_quic_relay_session_finish(relay,
                                              NGX_STREAM_INTERNAL_SERVER_ERROR);
@@ -251,46 +271,27 @@ ngx_stream_quic_relay_udp_new(ngx_stream_quic_relay_worker_t *worker,
 
     ngx_stream_quic_relay_conn_read(conn, path, data, len);
 
+    /*
+     * Where the first packet lacks the beginning of the ClientHello, ngtcp2
+     * keeps nothing and demands that the address be validated.
+     */
+
     if (relay->retry) {
-        ngx_stream_quic_relay_udp_retry(worker, lc, relay->ids, path, &hd);
+        n = ngx_stream_quic_relay_token_retry(worker, relay->ids, path, &hd);
+        ngx_stream_quic_relay_udp_answer(worker, lc, path, n);
     }
 }
 
 
-/*
- * Where the first packet lacks the beginning of the ClientHello, ngtcp2 keeps
- * nothing and demands that the address be validated (RFC 9000, 8.1.2).
- */
+/* what is in worker->out, without a connection */
 
 static void
-ngx_stream_quic_relay_udp_retry(ngx_stream_quic_relay_worker_t *worker,
-    ngx_connection_t *lc, ngx_stream_quic_relay_ids_t *ids, ngtcp2_path *path,
-    ngtcp2_pkt_hd *hd)
+ngx_stream_quic_relay_udp_answer(ngx_stream_quic_relay_worker_t *worker,
+    ngx_connection_t *lc, ngtcp2_path *path, size_t len)
 {
-    ngtcp2_cid    scid;
-    ngtcp2_ssize  n;
-    uint8_t       token[NGTCP2_CRYPTO_MAX_RETRY_TOKENLEN2];
-
-    if (ngx_stream_quic_relay_ids_mint(worker, ids, &scid) != NGX_OK) {
-        return;
-    }
-
-    n = ngtcp2_crypto_generate_retry_token2(token, worker->retry,
-                                            sizeof(worker->retry), hd->version,
-                                            path->remote.addr,
-                                            path->remote.addrlen, &scid,
-                                            &hd->dcid,
-                                            ngx_stream_quic_relay_now());
-    if (n < 0) {
-        return;
-    }
-
-    n = ngtcp2_crypto_write_retry(worker->out, NGX_STREAM_QUIC_RELAY_BUFFER,
-                                  hd->version, &hd->scid, &scid, &hd->dcid,
-                                  token, (size_t) n);
-    if (n > 0) {
-        (void) ngx_stream_quic_relay_udp_sendmsg(lc, path, 0, worker->out,
-                                                 (size_t) n, (size_t) n);
+    if (len) {
+        (void) ngx_stream_quic_relay_udp_sendmsg(lc, path, 0, worker->out, len,
+                                                 len);
     }
 }
 
@@ -308,8 +309,7 @@ ngx_stream_quic_relay_udp_negotiate(ngx_stream_quic_relay_worker_t *worker,
                                              vc->scidlen, vc->dcid,
                                              vc->dcidlen, versions, 2);
     if (n > 0) {
-        (void) ngx_stream_quic_relay_udp_sendmsg(lc, path, 0, worker->out,
-                                                 (size_t) n, (size_t) n);
+        ngx_stream_quic_relay_udp_answer(worker, lc, path, (size_t) n);
     }
 }
 
@@ -346,8 +346,7 @@ ngx_stream_quic_relay_udp_reset(ngx_stream_quic_relay_worker_t *worker,
         ngx_stream_quic_relay_count(worker,
                                     NGX_STREAM_QUIC_RELAY_STATELESS_RESETS, 1);
 
-        (void) ngx_stream_quic_relay_udp_sendmsg(lc, path, 0, worker->out,
-                                                 (size_t) n, (size_t) n);
+        ngx_stream_quic_relay_udp_answer(worker, lc, path, (size_t) n);
     }
 }
 

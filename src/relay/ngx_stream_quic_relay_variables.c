@@ -74,7 +74,8 @@ static ngx_str_t  ngx_stream_quic_relay_totals[] = {
     ngx_string("quic_relay_total_datagrams_dropped"),
     ngx_string("quic_relay_total_handed_over"),
     ngx_string("quic_relay_total_handover_lost"),
-    ngx_string("quic_relay_total_stateless_resets")
+    ngx_string("quic_relay_total_stateless_resets"),
+    ngx_string("quic_relay_total_retries")
 };
 
 

@@ -73,6 +73,8 @@ class PeerQuic(QuicConnection):
         self.taken = {}                 # stream ID: octets
         self.raw_frames = []            # (type, octets) to be sent
         self.sent_datagrams = 0
+        self.new_tokens = []            # of NEW_TOKEN frames
+        self._token_handler = self.new_tokens.append
 
     def send_raw(self, frame_type, body):
         self.raw_frames.append((frame_type, body))
@@ -377,8 +379,11 @@ class Ends:
         self.accepted.put_nowait(peer)
         return peer
 
-    async def client(self, **configuration):
-        """A connected client; the upstream end is still to be taken."""
+    async def client(self, destination=None, **configuration):
+        """A connected client; the upstream end is still to be taken.
+
+        |destination|: the connection ID of its first packet, else random.
+        """
         loop = asyncio.get_running_loop()
         transport, peer = await loop.create_datagram_endpoint(
             lambda: Peer(PeerQuic(configuration=self._client_configuration(
@@ -386,6 +391,11 @@ class Ends:
             sock=udp_socket(("127.0.0.1", 0)))
         self.transports.append(transport)
         self.peers.append(peer)
+
+        if destination is not None:
+            peer._quic._peer_cid.cid = destination
+            peer._quic._original_destination_connection_id = destination
+
         peer.connect(parse_address(self.options.connect))
 
         try:

@@ -1,4 +1,5 @@
-"""Scenarios of relay_ends.py about connection IDs, workers and reload.
+"""Scenarios of relay_ends.py about connection IDs, workers and reload, and
+about how connections begin.
 
     moves CONNECTIONS MOVES SIZE
                          each connection transfers SIZE octets both ways at
@@ -15,6 +16,12 @@
                          what the client is given: "cids", "distinct",
                          "lengths", "first" octets, "server_ids", "nonces" (how
                          many differ), "wrong" (not of the configuration)
+    tokens               a connection; those with the token of a NEW_TOKEN
+                         frame, and with a spoiled one; one that goes on with
+                         what another client got by a Retry: "retries" of the
+                         first three, "code" of the close of the last one
+    version VERSION...   a client that has these, in hexadecimal digits, the
+                         first one for its first packet: "version"
     reset                writes "ready", and when a line has come sends until
                          there is a stateless reset: "reset"
 """
@@ -302,5 +309,46 @@ async def reset(ends, options):
     return {"reset": client.was_reset}
 
 
+# how a connection begins
+
+async def tokens(ends, options):
+    pair = await ends.connect()
+    quic = pair.client._quic
+    retries = [quic._retry_count]
+    retry = {"token": quic._peer_token,
+             "destination": quic._retry_source_connection_id}
+    await pair.client.until(lambda: quic.new_tokens, "NEW_TOKEN")
+    token = quic.new_tokens[0]
+    pair.close()
+
+    for token in (token, token[:-1] + bytes([token[-1] ^ 1])):
+        pair = await ends.connect(token=token)
+        retries.append(pair.client._quic._retry_count)
+        pair.close()
+
+    try:
+        await ends.client(**retry)
+        code = None
+
+    except Failure:
+        code, _, _ = await ends.peers[-1].wait_terminated()
+
+    return {"retries": retries, "code": code}
+
+
+async def version(ends, options, *versions):
+    numbers = [int(number, 16) for number in versions]
+    pair = await ends.connect(original_version=numbers[0],
+                              supported_versions=numbers)
+    stream = pair.client.open()
+    stream.send(1000, fin=True)
+    await pair.upstream.until(lambda: pair.upstream.stream(stream.id).fin,
+                              "a stream")
+    number = pair.client._quic._version
+    pair.close()
+
+    return {"version": f"{number:x}"}
+
+
 SCENARIOS = {function.__name__: function
-             for function in (moves, hold, given, reset)}
+             for function in (moves, hold, given, reset, tokens, version)}

@@ -86,6 +86,38 @@ is_deeply($report->{failed}, [], 'quit: nothing is lost')
 
 $t->wait_for('nginx to end', sub { !$t->master() });
 
+
+# a binary upgrade, and one that is rolled back
+
+my $host_key = $t->write('host.key', 'a secret of this very host');
+chmod 0600, $host_key;
+
+$relay = QuicLB::Relay->new($t, listen => 'reuseport',
+    parts => { workers => 2 }, stream => "quic_relay_host_key $host_key;");
+$t->start();
+
+my $old;
+
+$report = $relay->ends_with(sub { $old = $t->upgrade() }, 'hold', 8);
+
+is_deeply($report->{failed}, [], 'a binary upgrade: nothing is lost')
+    or diag($report->{error});
+is_deeply($report->{new}, [], 'and new clients are served');
+ok($t->wait_gone($old), 'the old binary goes');
+
+$report = $relay->ends_with(sub {
+    $old = $t->upgrade_begin();
+    my $new = $t->master();
+    kill 'QUIT', $new;
+    ok($t->wait_gone($new), 'the new binary goes');
+}, 'hold', 8);
+
+is_deeply($report->{failed}, [], 'an upgrade is rolled back: nothing is lost')
+    or diag($report->{error});
+is_deeply($report->{new}, [], 'and new clients are served');
+
+$t->stop('QUIT');
+
 $relay = QuicLB::Relay->new($t, listen => 'reuseport', parts => {
     workers => 2, main => 'worker_shutdown_timeout 1s;',
 });

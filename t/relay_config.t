@@ -41,7 +41,8 @@ accepts('all settings', "$relay quic_relay 127.0.0.1:1;
     quic_relay_stream_window 16k; quic_relay_max_streams 65536;
     quic_relay_datagram_queue 1; quic_relay_timeout 1s;
     quic_relay_connect_timeout 100ms; quic_relay_ssl_name a.example;
-    quic_relay_retry on;", 1);
+    quic_relay_retry on;
+    quic_relay_preferred_address [::1]:$port 127.0.0.1:$port;", 1);
 
 my $hex = $t->write('hex.key', '8f' x 16 . "\n");
 my $raw = $t->write('raw.key', 'k' x 16);
@@ -150,6 +151,18 @@ refuses('a server ID that does not count', "$relay quic_relay 127.0.0.1:1; }
          quic_relay 127.0.0.1:1; quic_relay_server_id $id;",
         qr/"quic_relay_server_id" in .* has no effect: that of the default/,
         1);
+
+for my $case ((map { [$_, qr/invalid value "\Q$_\E" in "quic_relay_preferred/] }
+                   '127.0.0.1', '0.0.0.0:1', '[::]:1', '127.0.0.1:0',
+                   '127.0.0.1:x', 'a.example:1', 'unix:/a'),
+              ['127.0.0.1:1 127.0.0.2:1',
+               qr/"127\.0\.0\.2:1" in "quic_relay_preferred.*a second address/])
+{
+    my ($value, $why) = @$case;
+
+    refuses("preferred address $value",
+            "quic_relay_preferred_address $value;", $why);
+}
 
 refuses('neither on nor off', 'quic_relay_retry maybe;',
         qr/invalid value "maybe" in "quic_relay_retry" directive/);

@@ -69,6 +69,28 @@ is_deeply($report->{retries}, [1, 0, 1],
 is($report->{code}, INVALID_TOKEN, "another client's token of a Retry");
 is($t->counters($totals)->{connections}, $before + 3, 'makes no connection');
 
+# another address of the same relay; several workers, so that some clients
+# meet another one there
+
+my $direct = $t->port();
+my $text = $t->read('nginx.conf');
+$text =~ s/(listen \S+ udp reuseport;)/$1
+    listen 127.0.0.1:$direct udp reuseport;
+    quic_relay_preferred_address 127.0.0.1:$direct [::1]:$direct;/;
+$t->write('nginx.conf', $text);
+ok($t->reload(), 'a preferred address');
+
+for my $client (1 .. 6) {
+    $report = $relay->ends('preferred');
+    my %from = %{ $report->{from} // {} };
+
+    # 200000 octets; and what asks whether the old path is still there
+    cmp_ok($from{$direct} // 0, '>', 100,
+           "client $client: an answer from the preferred address")
+        or diag($report->{error});
+    cmp_ok($from{ $relay->{port} } // 0, '<', 10, 'not from the first one');
+}
+
 $report = $relay->ends_with(sub { ok($t->reload(), 'a reload') }, 'hold', 4);
 is_deeply($report->{new}, [], 'new clients after a reload')
     or diag($report->{error});

@@ -516,7 +516,12 @@ ngx_stream_quic_relay_conn_resume(ngx_stream_quic_relay_conn_t *conn)
         ngx_memcpy(params.stateless_reset_token, local->stateless_reset_token,
                    NGTCP2_STATELESS_RESET_TOKENLEN);
 
-        rc = ngtcp2_conn_set_local_transport_params(conn->qc, &params);
+        if (ngx_stream_quic_relay_preferred_offer(conn, &params) != NGX_OK) {
+            rc = NGTCP2_ERR_INTERNAL;
+
+        } else {
+            rc = ngtcp2_conn_set_local_transport_params(conn->qc, &params);
+        }
 
         if (rc != 0) {
             ngx_stream_quic_relay_conn_failed(conn, rc);

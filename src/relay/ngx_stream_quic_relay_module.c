@@ -147,6 +147,13 @@ static ngx_command_t  ngx_stream_quic_relay_commands[] = {
       0,
       NULL },
 
+    { ngx_string("quic_relay_preferred_address"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE12,
+      ngx_stream_quic_relay_preferred_address,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("quic_relay_retry"),
       NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_FLAG,
       ngx_conf_set_flag_slot,
@@ -248,6 +255,8 @@ ngx_stream_quic_relay_create_srv_conf(ngx_conf_t *cf)
      *     conf->ssl_trusted_certificate = { 0, NULL };
      *     conf->ssl_crl = { 0, NULL };
      *     conf->ssl.ctx = NULL;
+     *     conf->preferred4 = NULL;
+     *     conf->preferred6 = NULL;
      */
 
     conf->ssl_verify_depth = NGX_CONF_UNSET_UINT;
@@ -284,6 +293,12 @@ ngx_stream_quic_relay_merge_srv_conf(ngx_conf_t *cf, void *parent,
     ngx_conf_merge_msec_value(conf->connect_timeout, prev->connect_timeout,
                               10000);
     ngx_conf_merge_value(conf->retry, prev->retry, 0);
+
+    if (conf->preferred4 == NULL && conf->preferred6 == NULL) {
+        conf->preferred4 = prev->preferred4;
+        conf->preferred6 = prev->preferred6;
+    }
+
     ngx_conf_merge_ptr_value(conf->ids, prev->ids, NULL);
 
     /* as a proxy verifies: by the name that the directive has */

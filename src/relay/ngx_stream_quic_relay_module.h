@@ -166,6 +166,8 @@ typedef struct {
     ngx_msec_t                       connect_timeout; /* and handshake */
 
     ngx_flag_t                       retry;
+    ngx_sockaddr_t                  *preferred4;  /* "preferred_address" */
+    ngx_sockaddr_t                  *preferred6;
 
     ngx_stream_quic_relay_ids_t     *ids;         /* NULL: not for QUIC-LB */
 } ngx_stream_quic_relay_srv_conf_t;
@@ -473,6 +475,16 @@ void ngx_stream_quic_relay_listen_exit_process(ngx_cycle_t *cycle);
 ngx_connection_t *ngx_stream_quic_relay_listen_find(
     ngx_stream_quic_relay_worker_t *worker, struct sockaddr *local,
     socklen_t socklen);
+
+
+/* _preferred.c */
+
+char *ngx_stream_quic_relay_preferred_address(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
+
+/* offers the client the address, if there is one */
+ngx_int_t ngx_stream_quic_relay_preferred_offer(
+    ngx_stream_quic_relay_conn_t *conn, ngtcp2_transport_params *params);
 
 
 /* _udp.c */

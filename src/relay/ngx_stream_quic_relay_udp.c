@@ -409,19 +409,32 @@ ngx_int_t
 ngx_stream_quic_relay_udp_send(ngx_stream_quic_relay_conn_t *conn,
     const ngtcp2_path *path, u_char *data, size_t len, size_t segment)
 {
+    ngx_connection_t      *c, *lc;
     ngx_stream_session_t  *s;
 
+    c = conn->connection;
     s = conn->relay->session;
 
     if (conn->server) {
         s->connection->sent += len;
 
+        /* a client that has gone to the preferred address */
+
+        if (ngx_cmp_sockaddr(path->local.addr, path->local.addrlen,
+                             &conn->local.sockaddr, conn->socklen, 1)
+            != NGX_OK)
+        {
+            lc = ngx_stream_quic_relay_listen_find(conn->relay->worker,
+                                                   path->local.addr,
+                                                   path->local.addrlen);
+            c = lc ? lc : c;
+        }
+
     } else if (s->upstream && s->upstream->state) {
         s->upstream->state->bytes_sent += len;
     }
 
-    return ngx_stream_quic_relay_udp_sendmsg(conn->connection, path,
-                                             !conn->server, data, len,
+    return ngx_stream_quic_relay_udp_sendmsg(c, path, !conn->server, data, len,
                                              segment);
 }
 

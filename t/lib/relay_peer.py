@@ -18,11 +18,13 @@ import asyncio
 import ssl
 
 import aioquic.asyncio.server
+from aioquic.buffer import Buffer
 from aioquic.asyncio import QuicConnectionProtocol
 from aioquic.asyncio.server import QuicServer
 from aioquic.quic import events, stream as quic_stream
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.connection import QuicConnection
+from aioquic.quic.connection import QuicConnection, QuicConnectionId
+from aioquic.quic.packet import pull_quic_transport_parameters
 
 import quic_recovery  # noqa: F401
 from quic_net import PERIOD, parse_address, pattern, udp_socket
@@ -75,6 +77,12 @@ class PeerQuic(QuicConnection):
         self.sent_datagrams = 0
         self.new_tokens = []            # of NEW_TOKEN frames
         self._token_handler = self.new_tokens.append
+        self.preferred = None           # QuicPreferredAddress
+
+    def _parse_transport_parameters(self, data, from_session_ticket=False):
+        super()._parse_transport_parameters(data, from_session_ticket)
+        self.preferred = pull_quic_transport_parameters(
+            Buffer(data=data)).preferred_address
 
     def send_raw(self, frame_type, body):
         self.raw_frames.append((frame_type, body))
@@ -247,6 +255,17 @@ class Peer(QuicConnectionProtocol):
                     2 * stream.receiver.highest_offset,
                     stream.max_stream_data_local)
 
+        self.flush()
+
+    def go_to_preferred(self):
+        """To the server's preferred address (RFC 9000, 9.6.2)."""
+        quic = self._quic
+        offered = quic.preferred
+        quic._peer_cid_available.insert(0, QuicConnectionId(
+            cid=offered.connection_id, sequence_number=1,
+            stateless_reset_token=offered.stateless_reset_token))
+        quic.change_connection_id()
+        quic._network_paths[0].addr = offered.ipv4_address
         self.flush()
 
     # waiting

@@ -22,11 +22,14 @@ about how connections begin.
                          first three, "code" of the close of the last one
     version VERSION...   a client that has these, in hexadecimal digits, the
                          first one for its first packet: "version"
+    preferred            goes to the preferred address in mid-transfer: "from",
+                         how many datagrams come by which port after that
     reset                writes "ready", and when a line has come sends until
                          there is a stateless reset: "reset"
 """
 
 import asyncio
+import collections
 import itertools
 import sys
 
@@ -350,5 +353,36 @@ async def version(ends, options, *versions):
     return {"version": f"{number:x}"}
 
 
+async def preferred(ends, options):
+    pair = await ends.connect()
+    client, upstream = pair.client, pair.upstream
+    received, ports = client.datagram_received, []
+
+    def look(data, address):
+        ports.append(address[1])
+        # aioquic would follow what is still on its way, back to the first one
+        received(data, client._quic._network_paths[0].addr)
+
+    stream = client.open()
+    there = upstream.stream(stream.id)
+    stream.send(200000, fin=True)
+    await upstream.until(lambda: there.received > 50000, "a stream")
+
+    client.datagram_received = look
+    client.go_to_preferred()
+    await upstream.until(lambda: there.fin, "the rest of it")
+
+    ports.clear()
+    there.send(200000, fin=True)
+    await client.until(lambda: stream.fin, "an answer")
+    pair.close()
+
+    if not (stream.intact and there.intact):
+        raise Failure("altered")
+
+    return {"from": collections.Counter(ports)}
+
+
 SCENARIOS = {function.__name__: function
-             for function in (moves, hold, given, reset, tokens, version)}
+             for function in (moves, hold, given, reset, tokens, version,
+                              preferred)}

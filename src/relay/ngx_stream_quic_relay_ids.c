@@ -21,6 +21,7 @@
 
 #include "ngx_stream_quic_relay_module.h"
 #include "quic_lb_error.h"
+#include "quic_lb_nonce.h"
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -301,9 +302,8 @@ static ngx_int_t
 ngx_stream_quic_relay_ids_nonce(ngx_stream_quic_relay_worker_t *worker,
     ngx_stream_quic_relay_ids_t *ids, u_char *nonce)
 {
-    size_t       len;
-    uint64_t     used;
-    ngx_uint_t   i;
+    size_t    len;
+    uint64_t  used;
 
     len = ids->lb.nonce_len;
 
@@ -315,8 +315,11 @@ ngx_stream_quic_relay_ids_nonce(ngx_stream_quic_relay_worker_t *worker,
 
     used = ngx_atomic_fetch_add(&ids->nonces->used, 1);
 
-    if (len < sizeof(uint64_t) && used >> (8 * len)) {
-
+    if (quic_lb_nonce_count(nonce,
+                            ids->nonces->start + QUIC_LB_NONCE_MAX - len, len,
+                            used)
+        != QUIC_LB_OK)
+    {
         if (!ids->exhausted) {
             ngx_log_error(NGX_LOG_ERR, worker->log, 0,
                           "quic relay: all nonces of \"quic_relay_server_id\" "
@@ -328,14 +331,6 @@ ngx_stream_quic_relay_ids_nonce(ngx_stream_quic_relay_worker_t *worker,
         ids->exhausted = 1;
 
         return NGX_DECLINED;
-    }
-
-    ngx_memcpy(nonce, ids->nonces->start + QUIC_LB_NONCE_MAX - len, len);
-
-    for (i = len; i > 0 && used; i--) {
-        used += nonce[i - 1];
-        nonce[i - 1] = (u_char) used;
-        used >>= 8;
     }
 
     return NGX_OK;

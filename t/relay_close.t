@@ -18,7 +18,7 @@ plan(skip_all => 'the relay is not built: no ngtcp2')
     if $ENV{QUIC_LB_LOAD} !~ /ngx_stream_quic_relay_module/;
 
 # RFC 9000, 20.1
-use constant INTERNAL_ERROR => 1;
+use constant { INTERNAL_ERROR => 1, CONNECTION_REFUSED => 2 };
 
 # What the client does, and the error that it gets.  For "state" ngtcp2 has a
 # general one, which may always be used (RFC 9000, 11).
@@ -59,6 +59,15 @@ for my $flood (sort keys %floods) {
     cmp_ok($report->{ticks}, '>', 0, "flood of $flood: another connection");
 }
 
+
+# no room
+
+$t->stop('QUIT');
+$relay = QuicLB::Relay->new($t, server => 'deny all;');
+$t->start();
+
+$report = $relay->ends('refused');
+is($report->{code}, CONNECTION_REFUSED, 'a client that is not let in is told');
 
 ok($t->stop('QUIT'), 'nothing keeps a worker from quitting');
 

@@ -429,12 +429,10 @@ ngx_int_t ngx_stream_quic_relay_token_check(
     ngx_stream_quic_relay_worker_t *worker, ngtcp2_path *path,
     ngtcp2_pkt_hd *hd, ngx_stream_quic_relay_token_t *token);
 
-/* a Retry, or CONNECTION_CLOSE with INVALID_TOKEN: octets in worker->out */
+/* writes a Retry to worker->out, and returns its octets; 0: none */
 size_t ngx_stream_quic_relay_token_retry(
     ngx_stream_quic_relay_worker_t *worker, ngx_stream_quic_relay_ids_t *ids,
     ngtcp2_path *path, ngtcp2_pkt_hd *hd);
-size_t ngx_stream_quic_relay_token_refuse(
-    ngx_stream_quic_relay_worker_t *worker, ngtcp2_pkt_hd *hd);
 
 /* sends one for a later connection */
 ngx_int_t ngx_stream_quic_relay_token_new(ngx_stream_quic_relay_conn_t *conn);

@@ -128,21 +128,6 @@ ngx_stream_quic_relay_token_retry(ngx_stream_quic_relay_worker_t *worker,
 }
 
 
-size_t
-ngx_stream_quic_relay_token_refuse(ngx_stream_quic_relay_worker_t *worker,
-    ngtcp2_pkt_hd *hd)
-{
-    ngtcp2_ssize  n;
-
-    n = ngtcp2_crypto_write_connection_close(worker->out,
-                                             NGX_STREAM_QUIC_RELAY_BUFFER,
-                                             hd->version, &hd->scid, &hd->dcid,
-                                             NGTCP2_INVALID_TOKEN, NULL, 0);
-
-    return n < 0 ? 0 : (size_t) n;
-}
-
-
 /* spares the client of a later connection the round trip of a Retry */
 
 ngx_int_t

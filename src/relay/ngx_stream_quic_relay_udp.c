@@ -34,6 +34,9 @@ static void ngx_stream_quic_relay_udp_datagram(
 static void ngx_stream_quic_relay_udp_new(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
     ngtcp2_path *path, u_char *data, size_t len);
+static void ngx_stream_quic_relay_udp_refuse(
+    ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
+    ngtcp2_path *path, ngtcp2_pkt_hd *hd, uint64_t code);
 static void ngx_stream_quic_relay_udp_answer(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
     ngtcp2_path *path, size_t len);
@@ -147,8 +150,8 @@ ngx_stream_quic_relay_udp_recv(ngx_connection_t *c, u_char *data,
 
 
 /*
- * |handed|: by another worker, or none has taken it.  |lc| is NULL if it came
- * to an address that this worker does not listen on any more.
+ * |handed|: another worker has handed it over, or was to get it and is gone.
+ * |lc| is NULL if it came to an address that this worker does not listen on.
  */
 
 static void
@@ -235,8 +238,8 @@ ngx_stream_quic_relay_udp_new(ngx_stream_quic_relay_worker_t *worker,
     rc = ngx_stream_quic_relay_token_check(worker, path, &hd, &token);
 
     if (rc == NGX_ERROR) {
-        n = ngx_stream_quic_relay_token_refuse(worker, &hd);
-        ngx_stream_quic_relay_udp_answer(worker, lc, path, n);
+        ngx_stream_quic_relay_udp_refuse(worker, lc, path, &hd,
+                                         NGTCP2_INVALID_TOKEN);
         return;
     }
 
@@ -253,6 +256,8 @@ ngx_stream_quic_relay_udp_new(ngx_stream_quic_relay_worker_t *worker,
     relay = ngx_stream_quic_relay_session_create(worker, lc, &remote,
                                                  path->remote.addrlen);
     if (relay == NULL) {
+        ngx_stream_quic_relay_udp_refuse(worker, lc, path, &hd,
+                                         NGTCP2_CONNECTION_REFUSED);
         return;
     }
 
@@ -279,6 +284,24 @@ ngx_stream_quic_relay_udp_new(ngx_stream_quic_relay_worker_t *worker,
     if (relay->retry) {
         n = ngx_stream_quic_relay_token_retry(worker, relay->ids, path, &hd);
         ngx_stream_quic_relay_udp_answer(worker, lc, path, n);
+    }
+}
+
+
+/* RFC 9000, 5.2.2: it need not wait for a timeout; nothing is kept */
+
+static void
+ngx_stream_quic_relay_udp_refuse(ngx_stream_quic_relay_worker_t *worker,
+    ngx_connection_t *lc, ngtcp2_path *path, ngtcp2_pkt_hd *hd, uint64_t code)
+{
+    ngtcp2_ssize  n;
+
+    n = ngtcp2_crypto_write_connection_close(worker->out,
+                                             NGX_STREAM_QUIC_RELAY_BUFFER,
+                                             hd->version, &hd->scid, &hd->dcid,
+                                             code, NULL, 0);
+    if (n > 0) {
+        ngx_stream_quic_relay_udp_answer(worker, lc, path, (size_t) n);
     }
 }
 

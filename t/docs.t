@@ -88,6 +88,7 @@ cmp_ok(keys %variables, '>=', 16, 'variables found');
 my %variables_page = (
     quic => 'docs/ngx_stream_quic_passthrough_module.md',
     quic_relay => 'docs/ngx_stream_quic_relay_module.md',
+    quic_preread => 'docs/ngx_stream_quic_preread_module.md',
     http3 => 'docs/ngx_http_v3_limits_module.md',
 );
 

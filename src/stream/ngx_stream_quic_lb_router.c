@@ -38,7 +38,6 @@ static ngx_int_t ngx_stream_quic_lb_router_decode(
 static ngx_int_t ngx_stream_quic_lb_router_retired(
     ngx_stream_quic_lb_router_t *router, quic_lb_packet_t *pkt,
     ngx_stream_quic_lb_route_t *route);
-static void ngx_stream_quic_lb_route_clear(ngx_stream_quic_lb_route_t *route);
 static void ngx_stream_quic_lb_router_set_dcid(
     ngx_stream_quic_lb_route_t *route, quic_lb_packet_t *pkt, size_t max);
 static ngx_int_t ngx_stream_quic_lb_router_map(
@@ -383,7 +382,7 @@ ngx_stream_quic_lb_router_retired(ngx_stream_quic_lb_router_t *router,
 
 /* but for what the header tells: version and dcid */
 
-static void
+void
 ngx_stream_quic_lb_route_clear(ngx_stream_quic_lb_route_t *route)
 {
     route->by = NGX_STREAM_QUIC_LB_NONE;

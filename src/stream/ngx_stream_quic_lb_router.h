@@ -141,6 +141,10 @@ ngx_int_t ngx_stream_quic_lb_router_add(ngx_conf_t *cf,
 ngx_int_t ngx_stream_quic_lb_router_route(ngx_stream_quic_lb_router_t *router,
     quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route);
 
+/* makes |route| what it is after NGX_DECLINED */
+
+void ngx_stream_quic_lb_route_clear(ngx_stream_quic_lb_route_t *route);
+
 /*
  * Whether |server| may get new connections: it is neither "down" nor failing
  * ("max_fails").  So may an address that is no peer at the moment (not resolved

@@ -40,7 +40,9 @@ static ngx_str_t  ngx_stream_quic_pt_counters[] = {
     ngx_string("quic_passthrough_no_backend"),
     ngx_string("quic_passthrough_send_failed"),
     ngx_string("quic_passthrough_too_big"),
-    ngx_string("quic_passthrough_overflow")
+    ngx_string("quic_passthrough_overflow"),
+    ngx_string("quic_passthrough_hellos"),
+    ngx_string("quic_passthrough_unread")
 };
 
 

@@ -42,8 +42,14 @@ static void ngx_stream_quic_pt_datagram_pass(ngx_stream_quic_pt_flow_t *flow,
     u_char *data, size_t len, ngx_uint_t ecn);
 static void ngx_stream_quic_pt_datagram_forward(
     ngx_stream_quic_pt_flow_t *flow, u_char *data, size_t len, ngx_uint_t ecn);
+static void ngx_stream_quic_pt_datagram_send(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_pt_leg_t *leg, u_char *data, size_t len, ngx_uint_t ecn);
 static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_datagram_leg(
-    ngx_stream_quic_pt_flow_t *flow, u_char *data, size_t len);
+    ngx_stream_quic_pt_flow_t *flow, u_char *data, size_t len,
+    ngx_uint_t opened);
+static void ngx_stream_quic_pt_datagram_flush(
+    ngx_stream_quic_pt_worker_t *worker, ngx_stream_quic_pt_queued_t **sent,
+    ngx_uint_t n);
 static void ngx_stream_quic_pt_datagram_enqueue(
     ngx_stream_quic_pt_flow_t *flow, u_char *data, size_t len, ngx_uint_t ecn);
 
@@ -70,6 +76,10 @@ ngx_stream_quic_pt_datagram_read(ngx_stream_quic_pt_listener_t *listener,
     if (m->len == 0 || ngx_inet_get_port(&m->sockaddr.sockaddr) == 0) {
         ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_MALFORMED, n);
         return;
+    }
+
+    if (worker->preread) {
+        ngx_stream_quic_preread_trim(worker);
     }
 
     flow = worker->recent;
@@ -261,8 +271,16 @@ ngx_stream_quic_pt_datagram_pass(ngx_stream_quic_pt_flow_t *flow, u_char *data,
 
     flow->session->received += len;
 
+    if (flow->preread
+        && (data[0] & NGX_STREAM_QUIC_PT_LONG)
+        && ngx_stream_quic_preread_take(flow, data, len, ecn) == NGX_OK)
+    {
+        return;
+    }
+
     if (!flow->ready) {
         ngx_stream_quic_pt_datagram_enqueue(flow, data, len, ecn);
+        ngx_stream_quic_preread_pass(flow);
         return;
     }
 
@@ -279,13 +297,21 @@ ngx_stream_quic_pt_datagram_forward(ngx_stream_quic_pt_flow_t *flow,
     leg = ngx_stream_quic_pt_route_repeated(flow, data, len);
 
     if (leg == NULL) {
-        leg = ngx_stream_quic_pt_datagram_leg(flow, data, len);
+        leg = ngx_stream_quic_pt_datagram_leg(flow, data, len, 0);
 
         if (leg == NULL) {
             return;
         }
     }
 
+    ngx_stream_quic_pt_datagram_send(flow, leg, data, len, ecn);
+}
+
+
+static void
+ngx_stream_quic_pt_datagram_send(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_pt_leg_t *leg, u_char *data, size_t len, ngx_uint_t ecn)
+{
     if (flow->half_open && flow->answered) {
         ngx_stream_quic_pt_flow_confirm(flow);
     }
@@ -302,7 +328,7 @@ ngx_stream_quic_pt_datagram_forward(ngx_stream_quic_pt_flow_t *flow,
 
 static ngx_stream_quic_pt_leg_t *
 ngx_stream_quic_pt_datagram_leg(ngx_stream_quic_pt_flow_t *flow, u_char *data,
-    size_t len)
+    size_t len, ngx_uint_t opened)
 {
     quic_lb_packet_t            pkt;
     ngx_stream_quic_pt_leg_t   *leg;
@@ -315,6 +341,14 @@ ngx_stream_quic_pt_datagram_leg(ngx_stream_quic_pt_flow_t *flow, u_char *data,
         != NGX_OK)
     {
         return NULL;
+    }
+
+    if (opened) {
+        leg = NULL;
+        ngx_stream_quic_pt_route_inside(flow,
+            ngx_stream_quic_pt_route_router(flow->listener,
+                                            &flow->local.sockaddr),
+            &pkt, &route);
     }
 
     if (ngx_stream_quic_pt_route_begins(&pkt, data, len)
@@ -379,10 +413,7 @@ ngx_stream_quic_pt_datagram_enqueue(ngx_stream_quic_pt_flow_t *flow,
     dg->len = len;
     dg->ecn = ecn;
 
-    ngx_queue_insert_tail(&flow->datagrams, &dg->queue);
-    flow->ndatagrams++;
-    flow->queued += len;
-    worker->queued += len;
+    ngx_stream_quic_pt_datagram_requeue(flow, dg);
 }
 
 
@@ -410,13 +441,24 @@ ngx_stream_quic_pt_datagram_dequeue(ngx_stream_quic_pt_flow_t *flow)
 
 
 void
+ngx_stream_quic_pt_datagram_requeue(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_pt_queued_t *dg)
+{
+    ngx_queue_insert_tail(&flow->datagrams, &dg->queue);
+
+    flow->ndatagrams++;
+    flow->queued += dg->len;
+    flow->listener->worker->queued += dg->len;
+}
+
+
+void
 ngx_stream_quic_pt_datagram_ready(ngx_stream_quic_pt_flow_t *flow)
 {
-    ngx_uint_t                    i, n;
+    ngx_uint_t                    n;
     ngx_stream_quic_pt_queued_t  *dg, *sent[NGX_STREAM_QUIC_PT_QUEUE];
-    ngx_stream_quic_pt_worker_t  *worker;
 
-    worker = flow->listener->worker;
+    ngx_stream_quic_preread_ready(flow);
 
     /* a refused flow has counted and freed what was left */
 
@@ -431,10 +473,62 @@ ngx_stream_quic_pt_datagram_ready(ngx_stream_quic_pt_flow_t *flow)
         sent[n] = dg;
     }
 
+    ngx_stream_quic_pt_datagram_flush(flow->listener->worker, sent, n);
+
+    ngx_stream_quic_preread_next(flow);
+}
+
+
+void
+ngx_stream_quic_pt_datagram_release(ngx_stream_quic_pt_flow_t *flow,
+    ngx_queue_t *datagrams, ngx_uint_t opened)
+{
+    ngx_uint_t                    n;
+    ngx_queue_t                  *q;
+    ngx_stream_quic_pt_leg_t     *leg;
+    ngx_stream_quic_pt_queued_t  *dg, *sent[NGX_STREAM_QUIC_PT_QUEUE];
+
+    leg = NULL;
+
+    for (n = 0; !ngx_queue_empty(datagrams); n++) {
+        q = ngx_queue_head(datagrams);
+        ngx_queue_remove(q);
+
+        dg = ngx_queue_data(q, ngx_stream_quic_pt_queued_t, queue);
+        sent[n] = dg;
+
+        if (flow->refused) {
+            ngx_stream_quic_pt_count(flow->listener->worker,
+                                     NGX_STREAM_QUIC_PT_REFUSED_FLOW, 1);
+            continue;
+        }
+
+        /* all of them belong to one connection */
+
+        if (leg == NULL) {
+            leg = ngx_stream_quic_pt_datagram_leg(flow, dg->data, dg->len,
+                                                  opened);
+        }
+
+        if (leg) {
+            ngx_stream_quic_pt_datagram_send(flow, leg, dg->data, dg->len,
+                                             dg->ecn);
+        }
+    }
+
+    ngx_stream_quic_pt_datagram_flush(flow->listener->worker, sent, n);
+}
+
+
+/* within a batch that goes on there may be nothing to flush */
+
+static void
+ngx_stream_quic_pt_datagram_flush(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_queued_t **sent, ngx_uint_t n)
+{
+    ngx_uint_t  i;
+
     if (n == 0) {
-
-        /* the flow is made within a batch, which goes on */
-
         return;
     }
 

@@ -563,9 +563,9 @@ ngx_stream_quic_pt_flow_end(ngx_stream_quic_pt_flow_t *flow)
     ngx_queue_t               *q;
     ngx_stream_quic_pt_leg_t  *leg;
 
-    if (flow->resolved && flow->resolved->ctx) {
-        ngx_resolve_name_done(flow->resolved->ctx);
-        flow->resolved->ctx = NULL;
+    if (flow->resolving && flow->resolving->ctx) {
+        ngx_resolve_name_done(flow->resolving->ctx);
+        flow->resolving->ctx = NULL;
     }
 
     while (!ngx_queue_empty(&flow->legs)) {
@@ -590,6 +590,7 @@ ngx_stream_quic_pt_flow_cleanup(void *data)
     worker = flow->listener->worker;
 
     ngx_stream_quic_pt_flow_end(flow);
+    ngx_stream_quic_preread_end(flow);
 
     for ( ;; ) {
         dg = ngx_stream_quic_pt_datagram_dequeue(flow);

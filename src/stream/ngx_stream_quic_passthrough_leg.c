@@ -30,6 +30,8 @@ static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_create(
     ngx_stream_quic_pt_flow_t *flow, ngx_stream_quic_lb_route_t *route);
 static ngx_int_t ngx_stream_quic_pt_leg_init_peer(
     ngx_stream_quic_pt_leg_t *leg, ngx_stream_quic_lb_route_t *route);
+static ngx_int_t ngx_stream_quic_pt_leg_init_resolved(
+    ngx_stream_quic_pt_leg_t *leg);
 static ngx_int_t ngx_stream_quic_pt_leg_init_learned(
     ngx_stream_quic_pt_leg_t *leg, ngx_stream_quic_lb_route_t *route);
 static ngx_stream_variable_value_t *ngx_stream_quic_pt_leg_variables(
@@ -222,7 +224,7 @@ ngx_stream_quic_pt_leg_init_peer(ngx_stream_quic_pt_leg_t *leg,
         }
 
     } else {
-        rc = ngx_stream_upstream_create_round_robin_peer(s, flow->resolved);
+        rc = ngx_stream_quic_pt_leg_init_resolved(leg);
         route->by = NGX_STREAM_QUIC_LB_UPSTREAM;
     }
 
@@ -239,6 +241,43 @@ ngx_stream_quic_pt_leg_init_peer(ngx_stream_quic_pt_leg_t *leg,
 #endif
 
     return rc;
+}
+
+
+/* the flow may have to do with another address by the time the leg ends */
+
+static ngx_int_t
+ngx_stream_quic_pt_leg_init_resolved(ngx_stream_quic_pt_leg_t *leg)
+{
+    ngx_pool_t                      *pool;
+    ngx_stream_upstream_resolved_t  *ur;
+
+    pool = leg->pool;
+
+    ur = ngx_palloc(pool, sizeof(ngx_stream_upstream_resolved_t));
+    if (ur == NULL) {
+        return NGX_ERROR;
+    }
+
+    *ur = *leg->flow->resolved;
+
+    ur->host.data = ngx_pstrdup(pool, &ur->host);
+    if (ur->host.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ur->sockaddr) {
+        ur->name.data = ngx_pstrdup(pool, &ur->name);
+        ur->sockaddr = ngx_palloc(pool, ur->socklen);
+
+        if (ur->name.data == NULL || ur->sockaddr == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_memcpy(ur->sockaddr, leg->flow->resolved->sockaddr, ur->socklen);
+    }
+
+    return ngx_stream_upstream_create_round_robin_peer(leg->flow->session, ur);
 }
 
 

@@ -332,6 +332,10 @@ ngx_stream_quic_pt_listen_init_worker(ngx_cycle_t *cycle,
     ngx_queue_init(&worker->listeners);
     ngx_queue_init(&worker->pending);
 
+    if (ngx_stream_quic_preread_init_process(cycle, worker) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     pmcf->worker = worker;
 
     return NGX_OK;
@@ -787,6 +791,7 @@ ngx_stream_quic_pt_listen_exit_process(ngx_cycle_t *cycle)
     worker = pmcf->worker;
 
     ngx_stream_quic_pt_flow_done(worker);
+    ngx_stream_quic_preread_exit_process(worker);
 
     while (!ngx_queue_empty(&worker->listeners)) {
 

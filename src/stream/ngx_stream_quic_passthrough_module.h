@@ -101,6 +101,8 @@ typedef enum {
     NGX_STREAM_QUIC_PT_SEND_FAILED,       /* dropped: socket full, error */
     NGX_STREAM_QUIC_PT_TOO_BIG,           /* dropped: over the MTU */
     NGX_STREAM_QUIC_PT_OVERFLOW,          /* dropped by the kernel */
+    NGX_STREAM_QUIC_PT_HELLOS,            /* ClientHellos read */
+    NGX_STREAM_QUIC_PT_UNREAD,            /* ClientHellos not read */
     NGX_STREAM_QUIC_PT_COUNTERS
 } ngx_stream_quic_pt_counter_e;
 
@@ -112,6 +114,9 @@ typedef struct ngx_stream_quic_pt_leg_s       ngx_stream_quic_pt_leg_t;
 typedef struct ngx_stream_quic_pt_piece_s     ngx_stream_quic_pt_piece_t;
 typedef struct ngx_stream_quic_pt_run_s       ngx_stream_quic_pt_run_t;
 typedef struct ngx_stream_quic_pt_socket_s    ngx_stream_quic_pt_socket_t;
+
+typedef struct ngx_stream_quic_preread_s      ngx_stream_quic_preread_t;
+typedef struct ngx_stream_quic_preread_ctx_s  ngx_stream_quic_preread_ctx_t;
 
 
 typedef struct {
@@ -289,6 +294,7 @@ struct ngx_stream_quic_pt_worker_s {
     ngx_uint_t                       nlegs;
     ngx_uint_t                       leg_limit;   /* open files */
     size_t                           queued;      /* octets that wait */
+    ngx_stream_quic_preread_t       *preread;     /* NULL: off */
 
     ngx_uint_t                       no_batches;  /* recvmmsg(), sendmmsg() */
     ngx_uint_t                       plain;       /* no UDP_SEGMENT at all */
@@ -328,6 +334,7 @@ typedef struct {
     uint64_t                         client_cid;
     uint64_t                         server_cid;
     ngx_stream_quic_pt_leg_t        *leg;
+    ngx_uint_t                       known;       /* unsigned  known:1; */
 } ngx_stream_quic_pt_conn_t;
 
 
@@ -349,6 +356,8 @@ struct ngx_stream_quic_pt_flow_s {
     ngx_stream_session_t            *session;
     ngx_stream_upstream_srv_conf_t  *upstream;
     ngx_stream_upstream_resolved_t  *resolved;    /* no upstream */
+    ngx_stream_upstream_resolved_t  *resolving;   /* what it will be */
+    ngx_stream_quic_preread_ctx_t   *preread;     /* NULL: off */
 
     ngx_queue_t                      legs;
     ngx_uint_t                       nlegs;
@@ -456,6 +465,29 @@ ngx_int_t ngx_stream_quic_pt_session_init(ngx_conf_t *cf);
 void ngx_stream_quic_pt_session_handler(ngx_stream_session_t *s);
 ngx_int_t ngx_stream_quic_pt_session_admit(ngx_stream_quic_pt_flow_t *flow);
 
+/*
+ * ngx_stream_quic_preread_hello.c.  take returns NGX_OK if the datagram is held
+ * until its connection is decided on, or is dropped, counted; or NGX_DECLINED
+ * if it does not begin a connection.  It may run the session of |flow|, refuse
+ * or close it.  pass runs the session of a flow that is held up for nothing,
+ * next that of one that has waited for others.  ready and failed tell how that
+ * ended.  trim, to be called when no flow is in use, keeps the bound on what
+ * is held.
+ */
+
+ngx_int_t ngx_stream_quic_preread_init_process(ngx_cycle_t *cycle,
+    ngx_stream_quic_pt_worker_t *worker);
+void ngx_stream_quic_preread_exit_process(ngx_stream_quic_pt_worker_t *worker);
+ngx_int_t ngx_stream_quic_preread_take(ngx_stream_quic_pt_flow_t *flow,
+    u_char *data, size_t len, ngx_uint_t ecn);
+void ngx_stream_quic_preread_pass(ngx_stream_quic_pt_flow_t *flow);
+void ngx_stream_quic_preread_next(ngx_stream_quic_pt_flow_t *flow);
+void ngx_stream_quic_preread_ready(ngx_stream_quic_pt_flow_t *flow);
+ngx_int_t ngx_stream_quic_preread_failed(ngx_stream_quic_pt_flow_t *flow);
+ngx_pool_t *ngx_stream_quic_preread_pool(ngx_stream_quic_pt_flow_t *flow);
+void ngx_stream_quic_preread_trim(ngx_stream_quic_pt_worker_t *worker);
+void ngx_stream_quic_preread_end(ngx_stream_quic_pt_flow_t *flow);
+
 /* _listen.c: sockets over the life of processes */
 
 ngx_int_t ngx_stream_quic_pt_listen_init_module(ngx_cycle_t *cycle);
@@ -528,7 +560,9 @@ void ngx_stream_quic_pt_backlog_drop(ngx_stream_quic_pt_worker_t *worker,
 
 /*
  * _datagram.c: from a message to the legs.  ready sends on what a flow has
- * waited with; dequeue takes the first of it, NULL if there is none.
+ * waited with; dequeue takes the first of it, NULL if there is none; requeue
+ * puts back one that dequeue has returned, as the last.  release sends on, and
+ * frees, what preread has held; |opened|: a client's choice of DCID.
  */
 
 void ngx_stream_quic_pt_datagram_read(ngx_stream_quic_pt_listener_t *listener,
@@ -536,6 +570,10 @@ void ngx_stream_quic_pt_datagram_read(ngx_stream_quic_pt_listener_t *listener,
 void ngx_stream_quic_pt_datagram_ready(ngx_stream_quic_pt_flow_t *flow);
 ngx_stream_quic_pt_queued_t *ngx_stream_quic_pt_datagram_dequeue(
     ngx_stream_quic_pt_flow_t *flow);
+void ngx_stream_quic_pt_datagram_requeue(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_pt_queued_t *dg);
+void ngx_stream_quic_pt_datagram_release(ngx_stream_quic_pt_flow_t *flow,
+    ngx_queue_t *datagrams, ngx_uint_t opened);
 
 /*
  * _flow.c: the life of a flow.  create starts the session of a client's first
@@ -566,13 +604,21 @@ void ngx_stream_quic_pt_flow_done(ngx_stream_quic_pt_worker_t *worker);
  * _route.c: the routing table.  decide fills |route| for the packet |pkt| of
  * |flow|, which is NULL for an unknown address, and |*leg| where the table
  * names one, else NULL; it returns NGX_DECLINED for a datagram to be dropped.
- * begins tells whether a packet of the datagram may begin a connection.
+ * begins tells whether a packet of the datagram may begin a connection.  inside
+ * is decide for a packet with a DCID of the client's choice, which only picks
+ * inside the upstream of |flow|; known tells whether the connection of |pkt|
+ * has its server.
  */
 
 ngx_int_t ngx_stream_quic_pt_route_decide(ngx_stream_quic_pt_flow_t *flow,
     ngx_stream_quic_pt_router_t *router, struct sockaddr *client,
     struct sockaddr *local, quic_lb_packet_t *pkt,
     ngx_stream_quic_lb_route_t *route, ngx_stream_quic_pt_leg_t **leg);
+void ngx_stream_quic_pt_route_inside(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_pt_router_t *router, quic_lb_packet_t *pkt,
+    ngx_stream_quic_lb_route_t *route);
+ngx_uint_t ngx_stream_quic_pt_route_known(ngx_stream_quic_pt_flow_t *flow,
+    quic_lb_packet_t *pkt);
 ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_route_repeated(
     ngx_stream_quic_pt_flow_t *flow, u_char *data, size_t len);
 void ngx_stream_quic_pt_route_learn_client(ngx_stream_quic_pt_flow_t *flow,

@@ -22,6 +22,11 @@
  * with their leg or when later connections need the place.  They matter only
  * until the client uses the backend's connection IDs, or, with a backend that
  * issues none to route by, while several connections share an address.
+ *
+ * With "quic_preread" a new connection, of a new flow or not, does not get here
+ * before its upstream is known.  Its DCID is the client's choice and only picks
+ * inside that upstream, in its later Initials, too: so those go by the
+ * connection first.
  */
 
 
@@ -33,6 +38,8 @@
 #include "ngx_stream_quic_passthrough_module.h"
 
 
+static ngx_uint_t ngx_stream_quic_pt_route_names(
+    ngx_stream_quic_lb_route_t *route, ngx_stream_quic_pt_leg_t *leg);
 static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_route_last(
     ngx_stream_quic_pt_flow_t *flow, quic_lb_packet_t *pkt);
 static ngx_uint_t ngx_stream_quic_pt_route_opens(quic_lb_packet_t *pkt);
@@ -42,8 +49,9 @@ static uint64_t ngx_stream_quic_pt_route_cid_hash(
     ngx_stream_quic_pt_flow_t *flow, const uint8_t *cid, size_t len);
 static ngx_stream_quic_pt_conn_t *ngx_stream_quic_pt_route_conn_find(
     ngx_stream_quic_pt_flow_t *flow, uint64_t client_cid, uint64_t server_cid);
-static void ngx_stream_quic_pt_route_conn_add(ngx_stream_quic_pt_flow_t *flow,
-    uint64_t client_cid, uint64_t server_cid, ngx_stream_quic_pt_leg_t *leg);
+static ngx_stream_quic_pt_conn_t *ngx_stream_quic_pt_route_conn_add(
+    ngx_stream_quic_pt_flow_t *flow, uint64_t client_cid, uint64_t server_cid,
+    ngx_stream_quic_pt_leg_t *leg);
 
 
 /*
@@ -102,6 +110,8 @@ ngx_stream_quic_pt_route_decide(ngx_stream_quic_pt_flow_t *flow,
     struct sockaddr *local, quic_lb_packet_t *pkt,
     ngx_stream_quic_lb_route_t *route, ngx_stream_quic_pt_leg_t **leg)
 {
+    ngx_int_t  rc;
+
     *leg = NULL;
 
     /* only servers send these */
@@ -120,9 +130,24 @@ ngx_stream_quic_pt_route_decide(ngx_stream_quic_pt_flow_t *flow,
         return NGX_OK;
     }
 
-    if (ngx_stream_quic_lb_router_route(&router->router, pkt, route)
-        == NGX_OK)
-    {
+    rc = ngx_stream_quic_lb_router_route(&router->router, pkt, route);
+
+    if (flow && flow->preread && ngx_stream_quic_pt_route_opens(pkt)) {
+        *leg = ngx_stream_quic_pt_route_conn_leg(flow, pkt);
+
+        if (*leg) {
+
+            if (rc == NGX_OK && ngx_stream_quic_pt_route_names(route, *leg)) {
+                return NGX_OK;
+            }
+
+            ngx_stream_quic_lb_route_clear(route);
+            route->by = NGX_STREAM_QUIC_LB_CONNECTION;
+            return NGX_OK;
+        }
+    }
+
+    if (rc == NGX_OK) {
         return NGX_OK;
     }
 
@@ -155,6 +180,66 @@ ngx_stream_quic_pt_route_decide(ngx_stream_quic_pt_flow_t *flow,
     route->by = NGX_STREAM_QUIC_LB_MAGLEV;
 
     return NGX_OK;
+}
+
+
+/* whether the server ID is that of the leg's backend */
+
+static ngx_uint_t
+ngx_stream_quic_pt_route_names(ngx_stream_quic_lb_route_t *route,
+    ngx_stream_quic_pt_leg_t *leg)
+{
+    return route->server
+           && ngx_cmp_sockaddr(&leg->backend->sockaddr.sockaddr,
+                               leg->backend->socklen, route->server->sockaddr,
+                               route->server->socklen, 1)
+              == NGX_OK;
+}
+
+
+void
+ngx_stream_quic_pt_route_inside(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_pt_router_t *router, quic_lb_packet_t *pkt,
+    ngx_stream_quic_lb_route_t *route)
+{
+    if (ngx_stream_quic_lb_router_route(&router->router, pkt, route) == NGX_OK
+        && route->upstream == flow->upstream)
+    {
+        return;
+    }
+
+    ngx_stream_quic_lb_route_clear(route);
+
+    route->by = NGX_STREAM_QUIC_LB_MAGLEV;
+    route->hash = ngx_stream_quic_lb_fallback_hash(pkt, &flow->client.sockaddr,
+                                                   &flow->local.sockaddr);
+}
+
+
+/* by this flow, or by its server's connection ID */
+
+ngx_uint_t
+ngx_stream_quic_pt_route_known(ngx_stream_quic_pt_flow_t *flow,
+    quic_lb_packet_t *pkt)
+{
+    ngx_stream_quic_pt_conn_t    *conn;
+    ngx_stream_quic_lb_route_t    route;
+    ngx_stream_quic_pt_router_t  *router;
+
+    conn = ngx_stream_quic_pt_route_conn_find(flow,
+        ngx_stream_quic_pt_route_cid_hash(flow, pkt->scid, pkt->scid_len),
+        ngx_stream_quic_pt_route_cid_hash(flow, pkt->dcid, pkt->dcid_len));
+
+    if (conn && conn->known && !conn->leg->failed) {
+        return 1;
+    }
+
+    router = ngx_stream_quic_pt_route_router(flow->listener,
+                                             &flow->local.sockaddr);
+
+    return router->cids
+           && ngx_stream_quic_pt_cid_route(router->cids, pkt, &route)
+              == NGX_OK;
 }
 
 
@@ -246,7 +331,7 @@ ngx_stream_quic_pt_route_conn_find(ngx_stream_quic_pt_flow_t *flow,
 }
 
 
-static void
+static ngx_stream_quic_pt_conn_t *
 ngx_stream_quic_pt_route_conn_add(ngx_stream_quic_pt_flow_t *flow,
     uint64_t client_cid, uint64_t server_cid, ngx_stream_quic_pt_leg_t *leg)
 {
@@ -257,31 +342,50 @@ ngx_stream_quic_pt_route_conn_add(ngx_stream_quic_pt_flow_t *flow,
     conn->client_cid = client_cid;
     conn->server_cid = server_cid;
     conn->leg = leg;
+    conn->known = 0;
+
+    return conn;
 }
 
 
-/* the client's SCID in the first packets of a connection */
+/*
+ * The client's SCID in the first packets of a connection and, where these are
+ * read, their DCID: the client may have no SCID.
+ */
 
 void
 ngx_stream_quic_pt_route_learn_client(ngx_stream_quic_pt_flow_t *flow,
     quic_lb_packet_t *pkt, ngx_stream_quic_pt_leg_t *leg)
 {
-    uint64_t                    cid;
+    uint64_t                    client_cid, server_cid;
     ngx_stream_quic_pt_conn_t  *conn;
 
-    if (pkt->type == QUIC_LB_PACKET_SHORT || pkt->scid_len == 0) {
+    if (pkt->type == QUIC_LB_PACKET_SHORT) {
         return;
     }
 
-    cid = ngx_stream_quic_pt_route_cid_hash(flow, pkt->scid, pkt->scid_len);
-    conn = ngx_stream_quic_pt_route_conn_find(flow, cid, 0);
+    client_cid = ngx_stream_quic_pt_route_cid_hash(flow, pkt->scid,
+                                                   pkt->scid_len);
+    server_cid = 0;
 
-    if (conn) {
-        conn->leg = leg;
+    if (flow->preread && ngx_stream_quic_pt_route_opens(pkt)) {
+        server_cid = ngx_stream_quic_pt_route_cid_hash(flow, pkt->dcid,
+                                                       pkt->dcid_len);
+    }
+
+    if (client_cid == 0 && server_cid == 0) {
         return;
     }
 
-    ngx_stream_quic_pt_route_conn_add(flow, cid, 0, leg);
+    conn = ngx_stream_quic_pt_route_conn_find(flow, client_cid, server_cid);
+
+    if (conn == NULL) {
+        conn = ngx_stream_quic_pt_route_conn_add(flow, client_cid, server_cid,
+                                                 leg);
+    }
+
+    conn->leg = leg;
+    conn->known = (pkt->type != QUIC_LB_PACKET_UNKNOWN);
 }
 
 
@@ -325,7 +429,9 @@ ngx_stream_quic_pt_route_learn_server(ngx_stream_quic_pt_leg_t *leg,
     }
 
     if (conn == NULL) {
-        ngx_stream_quic_pt_route_conn_add(flow, client_cid, server_cid, leg);
+        conn = ngx_stream_quic_pt_route_conn_add(flow, client_cid, server_cid,
+                                                 leg);
+        conn->known = (pkt.type != QUIC_LB_PACKET_UNKNOWN);
     }
 }
 

@@ -21,15 +21,24 @@
 static ngx_int_t ngx_stream_quic_pt_session_post_accept(
     ngx_stream_session_t *s);
 static ngx_int_t ngx_stream_quic_pt_session_preaccess(ngx_stream_session_t *s);
+static ngx_int_t ngx_stream_quic_pt_session_target(ngx_stream_session_t *s,
+    ngx_stream_quic_pt_flow_t *flow, ngx_stream_quic_pt_srv_conf_t *pscf,
+    ngx_stream_upstream_srv_conf_t **uscf);
+static void ngx_stream_quic_pt_session_done(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_upstream_srv_conf_t *uscf);
+static void ngx_stream_quic_pt_session_failed(ngx_stream_quic_pt_flow_t *flow,
+    ngx_uint_t rc);
 static ngx_int_t ngx_stream_quic_pt_session_eval(ngx_stream_session_t *s,
-    ngx_stream_quic_pt_flow_t *flow, ngx_stream_complex_value_t *value);
+    ngx_stream_quic_pt_flow_t *flow, ngx_stream_complex_value_t *value,
+    ngx_stream_upstream_srv_conf_t **uscf);
 static ngx_stream_upstream_srv_conf_t *ngx_stream_quic_pt_session_upstream(
     ngx_stream_session_t *s, ngx_stream_upstream_resolved_t *ur);
 static ngx_int_t ngx_stream_quic_pt_session_resolve(ngx_stream_session_t *s,
     ngx_stream_quic_pt_flow_t *flow);
 static void ngx_stream_quic_pt_session_resolved(ngx_resolver_ctx_t *ctx);
-static ngx_int_t ngx_stream_quic_pt_session_copy_addrs(ngx_stream_session_t *s,
-    ngx_stream_upstream_resolved_t *ur, ngx_resolver_ctx_t *ctx);
+static ngx_int_t ngx_stream_quic_pt_session_copy_addrs(
+    ngx_stream_quic_pt_flow_t *flow, ngx_stream_upstream_resolved_t *ur,
+    ngx_resolver_ctx_t *ctx);
 
 
 ngx_int_t
@@ -148,12 +157,16 @@ ngx_stream_quic_pt_session_admit(ngx_stream_quic_pt_flow_t *flow)
 }
 
 
+/* of a flow's first connection and, with "quic_preread", of others, too */
+
 void
 ngx_stream_quic_pt_session_handler(ngx_stream_session_t *s)
 {
-    ngx_int_t                       rc;
-    ngx_stream_quic_pt_flow_t      *flow;
-    ngx_stream_quic_pt_srv_conf_t  *pscf;
+    ngx_int_t                        rc;
+    ngx_pool_t                      *pool;
+    ngx_stream_quic_pt_flow_t       *flow;
+    ngx_stream_quic_pt_srv_conf_t   *pscf;
+    ngx_stream_upstream_srv_conf_t  *uscf;
 
     pscf = ngx_stream_get_module_srv_conf(s,
                                           ngx_stream_quic_passthrough_module);
@@ -172,36 +185,92 @@ ngx_stream_quic_pt_session_handler(ngx_stream_session_t *s)
     flow->timeout = pscf->timeout;
     flow->rcvbuf = pscf->rcvbuf;
     flow->sndbuf = pscf->sndbuf;
-    flow->upstream = pscf->upstream;
 
-    if (ngx_stream_quic_pt_bind_flow(flow, pscf->bind) != NGX_OK) {
-        ngx_stream_quic_pt_flow_refuse(flow, NGX_STREAM_INTERNAL_SERVER_ERROR);
+    /* values are evaluated for one connection only */
+
+    pool = s->connection->pool;
+    s->connection->pool = ngx_stream_quic_preread_pool(flow);
+
+    rc = ngx_stream_quic_pt_session_target(s, flow, pscf, &uscf);
+
+    s->connection->pool = pool;
+
+    if (rc == NGX_AGAIN) {
+        rc = ngx_stream_quic_pt_session_resolve(s, flow);
+
+        /* a cached answer has called the handler already */
+
+        if (rc == NGX_OK) {
+            return;
+        }
+    }
+
+    if (rc != NGX_OK) {
+        ngx_stream_quic_pt_session_failed(flow,
+                                          NGX_STREAM_INTERNAL_SERVER_ERROR);
         return;
     }
 
-    if (pscf->upstream_value) {
-        rc = ngx_stream_quic_pt_session_eval(s, flow, pscf->upstream_value);
+    ngx_stream_quic_pt_session_done(flow, uscf);
+}
 
-        if (rc == NGX_AGAIN) {
-            return;
-        }
 
-        if (rc != NGX_OK) {
-            ngx_stream_quic_pt_flow_refuse(flow,
-                                           NGX_STREAM_INTERNAL_SERVER_ERROR);
-            return;
-        }
+/* NGX_AGAIN: there is a name to be resolved */
+
+static ngx_int_t
+ngx_stream_quic_pt_session_target(ngx_stream_session_t *s,
+    ngx_stream_quic_pt_flow_t *flow, ngx_stream_quic_pt_srv_conf_t *pscf,
+    ngx_stream_upstream_srv_conf_t **uscf)
+{
+    flow->resolving = NULL;
+    flow->bind = NULL;
+    flow->transparent = 0;
+
+    if (ngx_stream_quic_pt_bind_flow(flow, pscf->bind) != NGX_OK) {
+        return NGX_ERROR;
     }
+
+    if (pscf->upstream_value) {
+        return ngx_stream_quic_pt_session_eval(s, flow, pscf->upstream_value,
+                                               uscf);
+    }
+
+    *uscf = pscf->upstream;
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_stream_quic_pt_session_done(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_upstream_srv_conf_t *uscf)
+{
+    flow->upstream = uscf;
+    flow->resolved = flow->resolving;
+    flow->resolving = NULL;
 
     ngx_stream_quic_pt_flow_ready(flow);
 }
 
 
-/* NGX_AGAIN: a name is being resolved */
+static void
+ngx_stream_quic_pt_session_failed(ngx_stream_quic_pt_flow_t *flow,
+    ngx_uint_t rc)
+{
+    flow->resolving = NULL;
+
+    if (ngx_stream_quic_preread_failed(flow) != NGX_OK) {
+        ngx_stream_quic_pt_flow_refuse(flow, rc);
+    }
+}
+
+
+/* NGX_AGAIN: there is a name to be resolved */
 
 static ngx_int_t
 ngx_stream_quic_pt_session_eval(ngx_stream_session_t *s,
-    ngx_stream_quic_pt_flow_t *flow, ngx_stream_complex_value_t *value)
+    ngx_stream_quic_pt_flow_t *flow, ngx_stream_complex_value_t *value,
+    ngx_stream_upstream_srv_conf_t **uscf)
 {
     ngx_str_t                        host;
     ngx_url_t                        url;
@@ -240,13 +309,13 @@ ngx_stream_quic_pt_session_eval(ngx_stream_session_t *s,
         ur->naddrs = 1;
     }
 
-    flow->upstream = ngx_stream_quic_pt_session_upstream(s, ur);
+    *uscf = ngx_stream_quic_pt_session_upstream(s, ur);
 
-    if (flow->upstream) {
+    if (*uscf) {
         return NGX_OK;
     }
 
-    flow->resolved = ur;
+    flow->resolving = ur;
 
     if (ur->port == 0) {
         ngx_log_error(NGX_LOG_ERR, s->connection->log, 0,
@@ -255,11 +324,7 @@ ngx_stream_quic_pt_session_eval(ngx_stream_session_t *s,
         return NGX_ERROR;
     }
 
-    if (ur->sockaddr) {
-        return NGX_OK;
-    }
-
-    return ngx_stream_quic_pt_session_resolve(s, flow);
+    return ur->sockaddr ? NGX_OK : NGX_AGAIN;
 }
 
 
@@ -299,7 +364,7 @@ ngx_stream_quic_pt_session_resolve(ngx_stream_session_t *s,
     ngx_stream_core_srv_conf_t      *cscf;
     ngx_stream_upstream_resolved_t  *ur;
 
-    ur = flow->resolved;
+    ur = flow->resolving;
     cscf = ngx_stream_get_module_srv_conf(s, ngx_stream_core_module);
 
     temp.name = ur->host;
@@ -327,9 +392,7 @@ ngx_stream_quic_pt_session_resolve(ngx_stream_session_t *s,
         return NGX_ERROR;
     }
 
-    /* a cached answer has called the handler already */
-
-    return NGX_AGAIN;
+    return NGX_OK;
 }
 
 
@@ -343,7 +406,7 @@ ngx_stream_quic_pt_session_resolved(ngx_resolver_ctx_t *ctx)
 
     flow = ctx->data;
     s = flow->session;
-    ur = flow->resolved;
+    ur = flow->resolving;
 
     if (ctx->state) {
         ngx_log_error(NGX_LOG_ERR, s->connection->log, 0,
@@ -353,32 +416,32 @@ ngx_stream_quic_pt_session_resolved(ngx_resolver_ctx_t *ctx)
         rc = NGX_ERROR;
 
     } else {
-        rc = ngx_stream_quic_pt_session_copy_addrs(s, ur, ctx);
+        rc = ngx_stream_quic_pt_session_copy_addrs(flow, ur, ctx);
     }
 
     ngx_resolve_name_done(ctx);
     ur->ctx = NULL;
 
     if (rc != NGX_OK) {
-        ngx_stream_quic_pt_flow_refuse(flow, NGX_STREAM_BAD_GATEWAY);
+        ngx_stream_quic_pt_session_failed(flow, NGX_STREAM_BAD_GATEWAY);
         return;
     }
 
-    ngx_stream_quic_pt_flow_ready(flow);
+    ngx_stream_quic_pt_session_done(flow, NULL);
 }
 
 
 /* the resolver's addresses go with its context, later legs need them too */
 
 static ngx_int_t
-ngx_stream_quic_pt_session_copy_addrs(ngx_stream_session_t *s,
+ngx_stream_quic_pt_session_copy_addrs(ngx_stream_quic_pt_flow_t *flow,
     ngx_stream_upstream_resolved_t *ur, ngx_resolver_ctx_t *ctx)
 {
     ngx_uint_t            i;
     ngx_pool_t           *pool;
     ngx_resolver_addr_t  *addr;
 
-    pool = s->connection->pool;
+    pool = ngx_stream_quic_preread_pool(flow);
 
     addr = ngx_pcalloc(pool, ctx->naddrs * sizeof(ngx_resolver_addr_t));
     if (addr == NULL) {

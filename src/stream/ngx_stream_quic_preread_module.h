@@ -1,0 +1,141 @@
+
+/*
+ * Copyright (C) ngx-quic-lb contributors
+ */
+
+
+/*
+ * Preread: the ClientHello of a new connection is read before its server is
+ * chosen.  The datagrams of such a connection are held until the ClientHello is
+ * complete, or will not be (_hello.c); then the session of its flow runs from
+ * the preread phase on, with the virtual server and the variables of that
+ * ClientHello (_module.c), once for each new connection of the flow.
+ */
+
+
+#ifndef _NGX_STREAM_QUIC_PREREAD_MODULE_H_INCLUDED_
+#define _NGX_STREAM_QUIC_PREREAD_MODULE_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+#include <ngx_stream.h>
+
+#include "ngx_stream_quic_passthrough_module.h"
+#include "quic_lb_crypto.h"
+#include "quic_lb_hello.h"
+#include "quic_lb_initial.h"
+
+
+/* connections of one flow whose ClientHello is awaited */
+
+#define NGX_STREAM_QUIC_PREREAD_HELLOS  16
+
+
+typedef struct {
+    size_t                           memory;      /* octets */
+    ngx_uint_t                       used;        /* unsigned  used:1; */
+} ngx_stream_quic_preread_main_conf_t;
+
+
+typedef struct {
+    ngx_flag_t                       enabled;
+    ngx_msec_t                       timeout;
+} ngx_stream_quic_preread_srv_conf_t;
+
+
+/* of a worker */
+
+struct ngx_stream_quic_preread_s {
+    quic_lb_initial_t                initial;
+
+    /*
+     * What is held, over all flows: |size| octets of it; those whose
+     * ClientHello is awaited, oldest first.
+     */
+    size_t                           size;
+    size_t                           limit;
+    ngx_queue_t                      awaited;
+
+    time_t                           full;        /* when it was logged */
+
+    /* room for one packet and one ClientHello, empty between datagrams */
+    u_char                          *payload;
+    u_char                          *crypto;
+};
+
+
+/*
+ * A connection whose ClientHello is awaited or, until the next one of the flow,
+ * has been decided on; lives in its own pool, with all that the decision needs.
+ * A ClientHello is put together each time that a datagram comes, from those
+ * that are held anyway: nothing else has to be kept, or bounded.
+ */
+
+typedef struct {
+    ngx_queue_t                      queue;       /* in ctx->hellos */
+    ngx_queue_t                      order;       /* in preread->awaited */
+    ngx_pool_t                      *pool;
+    ngx_stream_quic_pt_flow_t       *flow;
+    ngx_event_t                      deadline;
+
+    ngx_queue_t                      datagrams;
+    ngx_uint_t                       ndatagrams;
+    size_t                           size;        /* octets, of preread->size */
+
+    uint32_t                         version;
+    u_char                           dcid_len;
+    u_char                           dcid[QUIC_LB_CID_MAX];
+    quic_lb_initial_keys_t           keys;        /* that follow from it */
+
+    ngx_str_t                        server_name;
+    ngx_str_t                        alpn;
+    void                           **srv_conf;    /* the virtual server's */
+
+    unsigned                         opened:1;    /* the keys are right */
+    unsigned                         address:1;   /* server_name is one */
+    unsigned                         decided:1;
+} ngx_stream_quic_preread_hello_t;
+
+
+/* of a flow with "quic_preread" */
+
+struct ngx_stream_quic_preread_ctx_s {
+    ngx_stream_quic_preread_srv_conf_t  *conf;    /* of the default server */
+    ngx_queue_t                      hellos;
+    ngx_uint_t                       nhellos;
+    ngx_stream_quic_preread_hello_t *deciding;    /* run for it now */
+    ngx_stream_quic_preread_hello_t *current;     /* and the last time */
+
+    /* the session as it came to the phase, to be run from there again */
+    ngx_int_t                        phase_handler;
+    void                           **srv_conf;
+    ngx_stream_variable_value_t     *variables;
+
+    ngx_addr_t                      *bind;        /* before the last run */
+    ngx_uint_t                       transparent;
+
+    unsigned                         waiting:1;   /* in the phase */
+    unsigned                         passed:1;
+};
+
+
+/* _hello.c; what passthrough calls is in its own header */
+
+void ngx_stream_quic_preread_queued(ngx_stream_quic_pt_flow_t *flow);
+ngx_stream_quic_preread_hello_t *ngx_stream_quic_preread_decided(
+    ngx_stream_quic_preread_ctx_t *ctx);
+
+/* _module.c: runs the session of |flow| for |hello|, NULL: for none */
+
+void ngx_stream_quic_preread_run(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_preread_hello_t *hello);
+void ngx_stream_quic_preread_reset(ngx_stream_quic_pt_flow_t *flow,
+    void **srv_conf);
+
+
+extern ngx_module_t  ngx_stream_quic_preread_module;
+
+
+#endif /* _NGX_STREAM_QUIC_PREREAD_MODULE_H_INCLUDED_ */

@@ -41,6 +41,9 @@ static void *quic_lb_initial_mac(void);
 static void *quic_lb_initial_cipher(const EVP_CIPHER *cipher);
 static const quic_lb_initial_version_t *quic_lb_initial_version(
     uint32_t version);
+static int quic_lb_initial_derive_side(quic_lb_initial_t *ctx,
+    quic_lb_initial_keys_t *keys, uint32_t version, const uint8_t *dcid,
+    size_t dcid_len, const char *label);
 static int quic_lb_initial_hmac(quic_lb_initial_t *ctx, uint8_t *out,
     const uint8_t *key, size_t key_len, const uint8_t *data, size_t len);
 static int quic_lb_initial_expand(quic_lb_initial_t *ctx, uint8_t *out,
@@ -165,9 +168,29 @@ int
 quic_lb_initial_derive(quic_lb_initial_t *ctx, quic_lb_initial_keys_t *keys,
     uint32_t version, const uint8_t *dcid, size_t dcid_len)
 {
+    return quic_lb_initial_derive_side(ctx, keys, version, dcid, dcid_len,
+                                       "tls13 client in");
+}
+
+
+int
+quic_lb_initial_derive_server(quic_lb_initial_t *ctx,
+    quic_lb_initial_keys_t *keys, uint32_t version, const uint8_t *dcid,
+    size_t dcid_len)
+{
+    return quic_lb_initial_derive_side(ctx, keys, version, dcid, dcid_len,
+                                       "tls13 server in");
+}
+
+
+static int
+quic_lb_initial_derive_side(quic_lb_initial_t *ctx,
+    quic_lb_initial_keys_t *keys, uint32_t version, const uint8_t *dcid,
+    size_t dcid_len, const char *label)
+{
     int                               rc;
     uint8_t                           initial[QUIC_LB_INITIAL_HASH_LEN];
-    uint8_t                           client[QUIC_LB_INITIAL_HASH_LEN];
+    uint8_t                           secret[QUIC_LB_INITIAL_HASH_LEN];
     const quic_lb_initial_version_t  *v;
 
     v = quic_lb_initial_version(version);
@@ -184,25 +207,25 @@ quic_lb_initial_derive(quic_lb_initial_t *ctx, quic_lb_initial_keys_t *keys,
         return rc;
     }
 
-    rc = quic_lb_initial_expand(ctx, client, sizeof(client), initial,
-                                "tls13 client in");
+    rc = quic_lb_initial_expand(ctx, secret, sizeof(secret), initial,
+                                label);
     if (rc != QUIC_LB_OK) {
         return rc;
     }
 
-    rc = quic_lb_initial_expand(ctx, keys->key, sizeof(keys->key), client,
+    rc = quic_lb_initial_expand(ctx, keys->key, sizeof(keys->key), secret,
                                 v->key);
     if (rc != QUIC_LB_OK) {
         return rc;
     }
 
-    rc = quic_lb_initial_expand(ctx, keys->iv, sizeof(keys->iv), client,
+    rc = quic_lb_initial_expand(ctx, keys->iv, sizeof(keys->iv), secret,
                                 v->iv);
     if (rc != QUIC_LB_OK) {
         return rc;
     }
 
-    return quic_lb_initial_expand(ctx, keys->hp, sizeof(keys->hp), client,
+    return quic_lb_initial_expand(ctx, keys->hp, sizeof(keys->hp), secret,
                                   v->hp);
 }
 

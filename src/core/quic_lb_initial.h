@@ -4,7 +4,8 @@
  * the first Destination Connection ID (RFC 9001, 5.2; RFC 9369, 3.3), header
  * protection (RFC 9001, 5.4) and AEAD (RFC 9001, 5.3), both ways.  Whoever
  * sees the packets can do this: an opened packet proves nothing about who sent
- * it.  Packets of servers and all later keys are out of reach.
+ * it.  Of servers' packets there are only the keys; all later ones are out of
+ * reach.
  *
  * Memory is allocated only by quic_lb_initial_init(), inside the cryptographic
  * library.  No function promises to take a time that does not depend on its
@@ -43,7 +44,7 @@ typedef struct {
 } quic_lb_initial_t;
 
 
-/* the keys of a client's Initial packets; may be copied and kept */
+/* the keys of one side's Initial packets; may be copied and kept */
 
 typedef struct {
     uint8_t  key[QUIC_LB_INITIAL_KEY_LEN];
@@ -102,6 +103,12 @@ void quic_lb_initial_cleanup(quic_lb_initial_t *ctx);
  */
 
 int quic_lb_initial_derive(quic_lb_initial_t *ctx,
+    quic_lb_initial_keys_t *keys, uint32_t version, const uint8_t *dcid,
+    size_t dcid_len);
+
+/* Does the same for the Initial packets of the server. */
+
+int quic_lb_initial_derive_server(quic_lb_initial_t *ctx,
     quic_lb_initial_keys_t *keys, uint32_t version, const uint8_t *dcid,
     size_t dcid_len);
 

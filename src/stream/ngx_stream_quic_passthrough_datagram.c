@@ -199,11 +199,12 @@ static ngx_stream_quic_pt_flow_t *
 ngx_stream_quic_pt_datagram_first(ngx_stream_quic_pt_listener_t *listener,
     ngx_stream_quic_pt_message_t *m, u_char *data, size_t len, uint64_t hash)
 {
-    ngx_uint_t                  established;
-    quic_lb_packet_t            pkt;
-    ngx_stream_quic_pt_leg_t   *leg;
-    ngx_stream_quic_pt_flow_t  *flow;
-    ngx_stream_quic_lb_route_t  route;
+    ngx_uint_t                   established;
+    quic_lb_packet_t             pkt;
+    ngx_stream_quic_pt_leg_t    *leg;
+    ngx_stream_quic_pt_flow_t   *flow;
+    ngx_stream_quic_lb_route_t   route;
+    ngx_stream_quic_pt_retry_t  *retry;
 
     if (ngx_stream_quic_pt_datagram_route(listener, NULL,
                                           &m->sockaddr.sockaddr,
@@ -215,6 +216,15 @@ ngx_stream_quic_pt_datagram_first(ngx_stream_quic_pt_listener_t *listener,
     }
 
     established = !ngx_stream_quic_pt_route_begins(&pkt, data, len);
+    retry = ngx_stream_quic_pt_route_router(listener, &m->local.sockaddr)
+            ->retry;
+
+    if (retry && !established
+        && ngx_stream_quic_pt_retry_first(listener, retry, m, data, len)
+           != NGX_OK)
+    {
+        return NULL;
+    }
 
     flow = ngx_stream_quic_pt_flow_create(listener, m, &route, established,
                                           hash);
@@ -222,7 +232,11 @@ ngx_stream_quic_pt_datagram_first(ngx_stream_quic_pt_listener_t *listener,
     if (flow == NULL) {
         ngx_stream_quic_pt_count(listener->worker,
                                  NGX_STREAM_QUIC_PT_OVERLOAD, 1);
+        return NULL;
     }
+
+    flow->retry = retry;
+    flow->unvalidated = established;
 
     return flow;
 }
@@ -266,6 +280,13 @@ ngx_stream_quic_pt_datagram_pass(ngx_stream_quic_pt_flow_t *flow, u_char *data,
     if (flow->refused) {
         ngx_stream_quic_pt_count(flow->listener->worker,
                                  NGX_STREAM_QUIC_PT_REFUSED_FLOW, 1);
+        return;
+    }
+
+    if (flow->retry && flow->unvalidated
+        && (data[0] & NGX_STREAM_QUIC_PT_LONG)
+        && ngx_stream_quic_pt_retry_admit(flow, data, len) != NGX_OK)
+    {
         return;
     }
 
@@ -318,6 +339,10 @@ ngx_stream_quic_pt_datagram_send(ngx_stream_quic_pt_flow_t *flow,
 
     if (flow->route.by == NGX_STREAM_QUIC_LB_CID) {
         ngx_stream_quic_pt_cid_touch(flow);
+    }
+
+    if (flow->retry && (data[0] & NGX_STREAM_QUIC_PT_LONG)) {
+        ngx_stream_quic_pt_retry_token(leg, data, len);
     }
 
     ngx_stream_quic_pt_leg_send(leg, data, len, ecn);

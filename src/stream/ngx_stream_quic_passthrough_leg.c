@@ -49,7 +49,6 @@ static void ngx_stream_quic_pt_leg_read(ngx_event_t *rev);
 static void ngx_stream_quic_pt_leg_write(ngx_event_t *wev);
 static void ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg,
     ngx_int_t n);
-static ngx_uint_t ngx_stream_quic_pt_leg_family(ngx_sockaddr_t *sa);
 static void ngx_stream_quic_pt_leg_destroy(ngx_stream_quic_pt_leg_t *leg);
 
 
@@ -842,7 +841,7 @@ ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg, ngx_int_t n)
 
 /* an IPv4 client of an IPv6 socket gets IPv4 headers, and options */
 
-static ngx_uint_t
+ngx_uint_t
 ngx_stream_quic_pt_leg_family(ngx_sockaddr_t *sa)
 {
 #if (NGX_HAVE_INET6)

@@ -97,6 +97,20 @@ static ngx_command_t  ngx_stream_quic_passthrough_commands[] = {
       0,
       NULL },
 
+    { ngx_string("quic_passthrough_retry"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE123,
+      ngx_stream_quic_passthrough_retry,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("quic_passthrough_retry_key"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
+      ngx_stream_quic_passthrough_retry_key,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      0,
+      NULL },
+
       ngx_null_command
 };
 
@@ -166,6 +180,10 @@ ngx_stream_quic_pt_create_srv_conf(ngx_conf_t *cf)
     pscf->rcvbuf = NGX_CONF_UNSET_SIZE;
     pscf->sndbuf = NGX_CONF_UNSET_SIZE;
     pscf->bind = NGX_CONF_UNSET_PTR;
+    pscf->retry_mode = NGX_CONF_UNSET_UINT;
+    pscf->retry_threshold = NGX_CONF_UNSET_UINT;
+    pscf->retry_v2 = NGX_CONF_UNSET_UINT;
+    pscf->retry_keys = NGX_CONF_UNSET_PTR;
 
     return pscf;
 }
@@ -184,6 +202,12 @@ ngx_stream_quic_pt_merge_srv_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_size_value(conf->sndbuf, prev->sndbuf, 0);
 
     ngx_conf_merge_ptr_value(conf->bind, prev->bind, NULL);
+
+    ngx_conf_merge_uint_value(conf->retry_mode, prev->retry_mode,
+                              NGX_STREAM_QUIC_PT_RETRY_OFF);
+    ngx_conf_merge_uint_value(conf->retry_threshold, prev->retry_threshold, 0);
+    ngx_conf_merge_uint_value(conf->retry_v2, prev->retry_v2, 0);
+    ngx_conf_merge_ptr_value(conf->retry_keys, prev->retry_keys, NULL);
 
     if (conf->timeout == 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
@@ -430,7 +454,11 @@ ngx_stream_quic_pt_init_addr(ngx_conf_t *cf, ngx_stream_conf_addr_t *addr)
         }
     }
 
-    return ngx_stream_quic_pt_init_cids(cf, router, addr);
+    if (ngx_stream_quic_pt_init_cids(cf, router, addr) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_stream_quic_pt_retry_init(cf, router, addr);
 }
 
 

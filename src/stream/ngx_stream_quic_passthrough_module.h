@@ -26,6 +26,7 @@
 #include <ngx_stream.h>
 
 #include "ngx_stream_upstream_quic_lb_module.h"
+#include "quic_lb_retry.h"
 #include "quic_lb_table.h"
 
 
@@ -80,6 +81,28 @@
 #define NGX_STREAM_QUIC_PT_CONNS      16
 
 
+/* keys of Retry: the one that tokens are made with, and former ones */
+
+#define NGX_STREAM_QUIC_PT_RETRY_KEYS 4
+
+/* s that a client has to come back with its token, and a server to take it */
+
+#define NGX_STREAM_QUIC_PT_RETRY_TIME         10
+#define NGX_STREAM_QUIC_PT_RETRY_SERVER_TIME  600
+
+/* octets of the SCID of a Retry */
+
+#define NGX_STREAM_QUIC_PT_RETRY_SCID 18
+
+/* ms after a Retry in which another datagram of the same hello may come */
+
+#define NGX_STREAM_QUIC_PT_RETRY_HELLO 100
+
+/* s without need until "adaptive" ends */
+
+#define NGX_STREAM_QUIC_PT_RETRY_QUIET 5
+
+
 /* RFC 8999, 5.1: the bit of the first octet that makes a long header */
 #define NGX_STREAM_QUIC_PT_LONG       0x80
 
@@ -93,6 +116,10 @@ typedef enum {
     NGX_STREAM_QUIC_PT_FLOWS,             /* flows made */
     NGX_STREAM_QUIC_PT_EVICTED,           /* half-open flows evicted */
     NGX_STREAM_QUIC_PT_LEARNED,           /* connection IDs learned */
+    NGX_STREAM_QUIC_PT_RETRY_SENT,        /* Initials answered by a Retry */
+    NGX_STREAM_QUIC_PT_RETRY_ACCEPTED,    /* flows made by a token */
+    NGX_STREAM_QUIC_PT_RETRY_REFUSED,     /* dropped: expired token, ... */
+    NGX_STREAM_QUIC_PT_RETRY_DROPPED,     /* dropped: no Retry for it */
     NGX_STREAM_QUIC_PT_MALFORMED,         /* dropped: not QUIC */
     NGX_STREAM_QUIC_PT_UNROUTABLE,        /* dropped: nothing known */
     NGX_STREAM_QUIC_PT_REFUSED_FLOW,      /* dropped: access, limit_conn */
@@ -144,6 +171,54 @@ typedef struct {
 } ngx_stream_quic_pt_cids_t;
 
 
+/* "quic_passthrough_retry" */
+
+typedef enum {
+    NGX_STREAM_QUIC_PT_RETRY_OFF = 0,
+    NGX_STREAM_QUIC_PT_RETRY_ON,
+    NGX_STREAM_QUIC_PT_RETRY_ADAPTIVE
+} ngx_stream_quic_pt_retry_e;
+
+
+/* "quic_passthrough_retry_key" */
+
+typedef struct {
+    ngx_str_t                        file;
+    quic_lb_retry_keys_t             keys;
+} ngx_stream_quic_pt_retry_key_t;
+
+
+/*
+ * Retry at a listen address.  What changes is a worker's own: this is memory
+ * of the configuration, of which each process has a copy.
+ */
+
+typedef struct {
+    ngx_uint_t                       mode;        /* ..._retry_e */
+    ngx_uint_t                       threshold;   /* flows, 0: by default */
+    ngx_uint_t                       v2;          /* servers know version 2 */
+    ngx_array_t                     *keys;        /* ..._retry_key_t * */
+    ngx_uint_t                       ncodepoints;
+    u_char                           codepoints[QUIC_LB_CONFIG_MAX + 1];
+
+    quic_lb_retry_t                  ctx;
+    u_char                          *scratch;     /* of a datagram's size */
+
+    uint64_t                         answered;    /* hash of a DCID */
+    ngx_msec_t                       answered_at;
+
+    /* "adaptive" */
+
+    ngx_event_t                      event;       /* each second while on */
+    ngx_stream_quic_pt_worker_t     *worker;      /* NULL: it is not on */
+    time_t                           since;
+    ngx_uint_t                       quiet;       /* s */
+    ngx_uint_t                       sent;        /* since it is on */
+    ngx_uint_t                       accepted;
+    ngx_uint_t                       unanswered;  /* a second ago */
+} ngx_stream_quic_pt_retry_t;
+
+
 typedef struct {
     ngx_stream_upstream_srv_conf_t  *upstream;
     ngx_stream_complex_value_t      *upstream_value;
@@ -152,6 +227,10 @@ typedef struct {
     size_t                           rcvbuf;      /* octets, 0: system's */
     size_t                           sndbuf;
     ngx_stream_quic_pt_bind_t       *bind;        /* NULL: off */
+    ngx_uint_t                       retry_mode;
+    ngx_uint_t                       retry_threshold;
+    ngx_uint_t                       retry_v2;
+    ngx_array_t                     *retry_keys;  /* NULL: none */
 } ngx_stream_quic_pt_srv_conf_t;
 
 
@@ -162,6 +241,7 @@ typedef struct {
     socklen_t                        socklen;
     ngx_stream_quic_lb_router_t      router;
     ngx_stream_quic_pt_cids_t       *cids;
+    ngx_stream_quic_pt_retry_t      *retry;       /* NULL: no keys */
 } ngx_stream_quic_pt_router_t;
 
 
@@ -380,6 +460,7 @@ struct ngx_stream_quic_pt_flow_s {
     size_t                           rcvbuf;
     size_t                           sndbuf;
     ngx_addr_t                      *bind;        /* of legs, NULL: none */
+    ngx_stream_quic_pt_retry_t      *retry;       /* of the listen address */
     ngx_msec_t                       started;     /* or refused */
 
     socklen_t                        socklen;
@@ -394,6 +475,7 @@ struct ngx_stream_quic_pt_flow_s {
     unsigned                         refused:1;   /* no session any more */
     unsigned                         closing:1;   /* goes with the session */
     unsigned                         transparent:1;  /* bind is not ours */
+    unsigned                         unvalidated:1;  /* no Initial made it */
 };
 
 
@@ -547,6 +629,33 @@ ngx_int_t ngx_stream_quic_pt_bind_flow(ngx_stream_quic_pt_flow_t *flow,
     ngx_stream_quic_pt_bind_t *bind);
 ngx_int_t ngx_stream_quic_pt_bind_leg(ngx_stream_quic_pt_leg_t *leg);
 
+/*
+ * _retry_conf.c: the setters of its directives; init makes the Retry of a
+ * listen address, or returns NGX_ERROR, logged.
+ */
+
+char *ngx_stream_quic_passthrough_retry(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_stream_quic_passthrough_retry_key(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+ngx_int_t ngx_stream_quic_pt_retry_init(ngx_conf_t *cf,
+    ngx_stream_quic_pt_router_t *router, ngx_stream_conf_addr_t *addr);
+
+/*
+ * _retry.c.  first decides about a datagram that would make a flow, admit about
+ * one of a flow that no Initial has made: NGX_OK, or NGX_DECLINED for one that
+ * is done with, and counted.  token replaces the token of the balancer in the
+ * Initials of a datagram, which has a long header and goes to |leg|.
+ */
+
+ngx_int_t ngx_stream_quic_pt_retry_first(
+    ngx_stream_quic_pt_listener_t *listener, ngx_stream_quic_pt_retry_t *retry,
+    ngx_stream_quic_pt_message_t *m, u_char *data, size_t len);
+ngx_int_t ngx_stream_quic_pt_retry_admit(ngx_stream_quic_pt_flow_t *flow,
+    u_char *data, size_t len);
+void ngx_stream_quic_pt_retry_token(ngx_stream_quic_pt_leg_t *leg,
+    u_char *data, size_t len);
+
 /* _backlog.c: what waits for a full socket */
 
 void ngx_stream_quic_pt_backlog_init(ngx_stream_quic_pt_worker_t *worker,
@@ -650,7 +759,8 @@ void ngx_stream_quic_pt_cid_touch(ngx_stream_quic_pt_flow_t *flow);
 /*
  * _leg.c.  get returns the flow's leg to the backend that |route| names, made
  * if need be, or NULL, counted, if there is no live backend or no room.  What
- * is sent stays where it is until the next flush.
+ * is sent stays where it is until the next flush.  family is that of the
+ * headers that |sa| is sent to with.
  */
 
 ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_get(
@@ -659,6 +769,7 @@ void ngx_stream_quic_pt_leg_send(ngx_stream_quic_pt_leg_t *leg, u_char *data,
     size_t len, ngx_uint_t ecn);
 void ngx_stream_quic_pt_leg_flush_all(ngx_stream_quic_pt_worker_t *worker);
 void ngx_stream_quic_pt_leg_close(ngx_stream_quic_pt_leg_t *leg);
+ngx_uint_t ngx_stream_quic_pt_leg_family(ngx_sockaddr_t *sa);
 
 
 extern ngx_module_t  ngx_stream_quic_passthrough_module;

@@ -15,6 +15,8 @@ SERVER_ID is hex; "-" means random connection IDs (no QUIC-LB), "failover"
     --extra N            random octets appended to connection IDs (0)
     --random-length N    length of "-" and "failover" connection IDs (8)
     --idle-timeout SEC   QUIC idle timeout (60)
+    --host-key FILE      take only Initials with a token of nginx's Retry that
+                         is made with this "quic_host_key"
     --log FILE           event log, appended; default none
 
 HTTP/3 (ALPN h3), every response with a "server-name" header:
@@ -74,6 +76,7 @@ from aioquic.quic.connection import QuicConnection
 import quic_recovery  # noqa: F401
 from quic_lb import Config, FailoverIds, RandomIds, RoutableIds, parse_key
 from quic_net import format_address, parse_address, pattern, udp_socket
+from quic_tokens import ServerTokens
 
 LONG_TYPES = {
     1: ["initial", "0rtt", "handshake", "retry"],
@@ -251,12 +254,16 @@ aioquic.asyncio.server.QuicConnection = LbConnection
 class SiteServer(QuicServer):
     """Logs every datagram, and answers unless paused."""
 
-    def __init__(self, site, **kwargs):
+    def __init__(self, site, tokens, **kwargs):
         super().__init__(**kwargs)
         self.site = site
+        self._retry = tokens
 
     def datagram_received(self, data, addr):
         self.site.log_datagram(data, addr)
+
+        if self._retry is not None:
+            self._retry.dcid = parse_header(data, self.site.ids.length)[2]
 
         if not self.site.paused:
             super().datagram_received(data, addr)
@@ -535,9 +542,14 @@ async def start(options, log, text):
     """The Site of one --server argument, listening."""
     name, address, server_id = text.split(",")
     site = Site(name, connection_ids(options, server_id), log)
+    tokens = None
+
+    if options.host_key is not None:
+        with open(options.host_key, "rb") as file:
+            tokens = ServerTokens(file.read())
 
     _, site.server = await asyncio.get_running_loop().create_datagram_endpoint(
-        lambda: SiteServer(site,
+        lambda: SiteServer(site, tokens,
                            configuration=quic_configuration(options, site),
                            create_protocol=ServerProtocol),
         sock=udp_socket(parse_address(address)))
@@ -618,6 +630,7 @@ def parse_options(argv):
     parser.add_argument("--extra", type=int, default=0)
     parser.add_argument("--random-length", type=int, default=8)
     parser.add_argument("--idle-timeout", type=float, default=60.0)
+    parser.add_argument("--host-key")
     parser.add_argument("--log")
 
     return parser.parse_args(argv)

@@ -194,6 +194,7 @@ typedef struct {
  */
 
 typedef struct {
+    ngx_str_t                        addr_text;   /* of "listen" */
     ngx_uint_t                       mode;        /* ..._retry_e */
     ngx_uint_t                       threshold;   /* flows, 0: by default */
     ngx_uint_t                       v2;          /* servers know version 2 */

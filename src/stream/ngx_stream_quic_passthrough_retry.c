@@ -623,8 +623,8 @@ ngx_stream_quic_pt_retry_begin(ngx_stream_quic_pt_retry_t *retry,
     ngx_log_error(NGX_LOG_WARN, worker->log, 0,
                   "%ui half-open QUIC flows: Retry is on; if this is no "
                   "attack, increase \"threshold\" of "
-                  "\"quic_passthrough_retry\" or worker_connections",
-                  worker->nhalf_open);
+                  "\"quic_passthrough_retry\" or worker_connections, "
+                  "listen %V", worker->nhalf_open, &retry->addr_text);
 }
 
 
@@ -673,6 +673,7 @@ ngx_stream_quic_pt_retry_tick(ngx_event_t *ev)
 
     ngx_log_error(NGX_LOG_NOTICE, worker->log, 0,
                   "few half-open QUIC flows: Retry is off again, after %T s, "
-                  "%ui sent and %ui tokens accepted",
-                  ngx_time() - retry->since, retry->sent, retry->accepted);
+                  "%ui sent and %ui tokens accepted, listen %V",
+                  ngx_time() - retry->since, retry->sent, retry->accepted,
+                  &retry->addr_text);
 }

@@ -366,6 +366,8 @@ ngx_stream_quic_pt_retry_init(ngx_conf_t *cf,
         if (router->retry == NULL) {
             return NGX_ERROR;
         }
+
+        router->retry->addr_text = addr->opt.addr_text;
     }
 
     return NGX_OK;

@@ -20,7 +20,7 @@ use warnings;
 
 use QuicLB::Process qw/slurp wait_for/;
 
-use constant SIZES => (2000, 20000);
+use constant SIZES => (2000, 20000, 2000000);
 
 my $count = 0;
 
@@ -113,6 +113,7 @@ error_log @{[ $t->path("$self->{name}.error") ]} info;
 worker_processes 1;
 
 events {
+    worker_connections 16384;
 }
 
 http {

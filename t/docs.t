@@ -17,10 +17,9 @@
 #   all else        inside stream
 #
 # "load_module" lines are replaced by those of the environment, and files by
-# files of the same name in the test's folder; a key_file, and a
-# retry_key, gets a key, cert.pem
-# and key.pem are a certificate.  Where the relay is not built, its examples are
-# not tried.
+# files of the same name in the test's folder; a key_file or retry_key gets a
+# key, cert.pem and key.pem are a certificate.  Where the relay is not built,
+# its examples are not tried.
 
 use strict;
 use warnings;
@@ -163,7 +162,8 @@ sub check {
     $conf = wrap($conf);
 
     $conf =~ s/^load_module .*\n//mg;
-    $conf =~ s{((?:key_file|retry_key)[\s=]+)([^\s;]+)}{$1 . key_file($2)}eg;
+    $conf =~ s{((?:key_file|retry_key)[\s=]+)([^\s;]+)}
+              {$1 . key_file($2)}eg;
     # of an HTTP/3 server
     my ($cert, $key) = $t->certificate();
     $conf =~ s{(ssl_certificate\s+)[^\s;]+}{$1$cert}g;

@@ -18,7 +18,7 @@ use QuicLB;
 use QuicLB::Backends;
 
 my $t = QuicLB->new();
-my ($on, $off, $two, $six, $dual, $stats) = map { $t->port() } 1 .. 6;
+my ($on, $off, $two, $six, $dual, $sni, $stats) = map { $t->port() } 1 .. 7;
 
 sub key {
     my ($name, $first) = @_;
@@ -96,6 +96,17 @@ sub conf {
         quic_passthrough six;
     }
 
+    map \$quic_preread_server_name \$to {
+        a.example.com nginx;
+        default lb;
+    }
+
+    server {
+        listen 127.0.0.1:$sni udp reuseport;
+        quic_preread on;
+        quic_passthrough \$to;
+    }
+
     server {
         listen [::]:$dual udp reuseport ipv6only=off;
         quic_passthrough nginx;
@@ -154,6 +165,26 @@ for (1 .. 10) {
 is($t->counters($stats)->{retry_refused}, 0, 'and none of its tokens');
 
 
+# and go where their ClientHello says, of which halves wait until both are there
+
+for my $case (
+    ['a.example.com', qr/^(?:one|two|three)$/],
+    ['b.example.com', qr/^v2$/],
+) {
+    my ($name, $wanted) = @$case;
+
+    my $report = $t->client('--connect', "127.0.0.1:$sni", '--sni', $name,
+                            '--connections', 5, 'run', 'get:/bytes/20000');
+    is($report->{failed}, 0, "aioquic, $name") or $t->explain($report);
+    is(scalar(grep { $_->{server} =~ $wanted } @{ $report->{connections} }), 5,
+       'its servers');
+
+    my (undef, $body) = $t->curl('--http3-only', '--resolve',
+        "$name:$sni:127.0.0.1", "https://$name:$sni/name");
+    like($body, $wanted, "curl, $name");
+}
+
+
 # a version that the servers do not know is theirs to refuse: no Retry for it
 
 is(probe('unknown')->{answer}, 'negotiation', 'an unknown version');
@@ -206,13 +237,22 @@ for my $case (
         if ($answer // '') ne 'initial';
 }
 
+# a flow that is there by a connection ID of a server is no token; connection
+# IDs of codepoint 0 name the server "v2"
+
+for my $port ($two, $sni) {
+    is(probe_port($port, 1, 'behind=06aabb11223344'), 'retry',
+       'no token, on a flow that no Initial has made');
+}
+
 is(probe('again')->{answers}, 1, 'one Retry for a hello of two datagrams');
 
 $counters = $t->counters($stats);
 is($counters->{retry_refused} - $before->{retry_refused}, 3, 'refused');
 is($counters->{retry_accepted} - $before->{retry_accepted}, 2, 'accepted');
 is($counters->{retry_dropped} - $before->{retry_dropped}, 4, 'dropped');
-is($counters->{flows} - $before->{flows}, 2, 'flows of the good ones only');
+is($counters->{flows} - $before->{flows}, 4,
+   'flows of the good ones, and of short headers');
 
 
 # keys rotate

@@ -283,7 +283,7 @@ ngx_stream_quic_pt_datagram_pass(ngx_stream_quic_pt_flow_t *flow, u_char *data,
         return;
     }
 
-    if (flow->retry && flow->unvalidated
+    if (flow->unvalidated && flow->retry
         && (data[0] & NGX_STREAM_QUIC_PT_LONG)
         && ngx_stream_quic_pt_retry_admit(flow, data, len) != NGX_OK)
     {

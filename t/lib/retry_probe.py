@@ -15,6 +15,7 @@ octets.  Each has a socket of its own.
     again           twice the same in a row
     0rtt            a 0-RTT packet alone
     unknown         an unknown version
+    behind=HEX      no token, behind a short header with the connection ID HEX
     garbage         a random token of the balancer's length
     foreign         one of another length
     good            a token made here, with the key
@@ -198,6 +199,9 @@ def run(case, options):
 
     elif case == "unknown":
         version = 0x0a0a0a0a
+
+    elif case.startswith("behind="):
+        probe.socket.send(b"\x40" + bytes.fromhex(case[7:]) + bytes(100))
 
     elif case == "garbage":
         token = os.urandom(90)

@@ -38,6 +38,9 @@ from relay_peer import Failure
 
 from quic_net import udp_socket
 
+# seconds
+PATIENCE = 60
+
 
 class Port(asyncio.DatagramProtocol):
     """One more port of a client."""
@@ -93,7 +96,21 @@ def watch_resets(client):
 
 
 async def until(client, peer, condition, what):
-    await peer.until(lambda: client.was_reset or condition(), what)
+    """As the peer's, but the client is heard of all the time.
+
+    Only packets are answered by a reset, and who just waits sends none.
+    """
+    for seconds in range(PATIENCE):
+        try:
+            await peer.until(lambda: client.was_reset or condition(), what, 1)
+            break
+
+        except Failure:
+            if seconds == PATIENCE - 1:
+                raise
+
+            client._quic.send_ping(0)
+            client.flush()
 
     if client.was_reset:
         raise Reset(f"stateless reset instead of {what}")

@@ -59,4 +59,31 @@ $report = $relay->ends('moves', 8, 4, 100_000);
 is_deeply($report->{failed}, [], 'and the new worker takes its place')
     or diag($report->{error});
 
+$t->stop('QUIT');
+
+
+# wildcards: what goes back comes from where the client has sent to
+
+for my $case (['*', 'reuseport'], ['[::]', 'reuseport ipv6only=off']) {
+    my ($address, $listen) = @$case;
+
+    $relay = QuicLB::Relay->new($t, address => $address, listen => $listen,
+                                parts => { workers => 4 });
+    $t->start();
+
+    $report = $relay->ends('moves', 8, 4, 100_000);
+    is_deeply($report->{failed}, [], "$address: connections migrate")
+        or diag($report->{error});
+
+    $report = $relay->ends_with(sub {
+        ok($t->reload(), "$address: a reload");
+    }, 'hold', 6);
+
+    is_deeply($report->{failed}, [], "$address: nothing is lost")
+        or diag($report->{error});
+    is_deeply($report->{new}, [], "$address: and new clients are served");
+
+    $t->stop('QUIT');
+}
+
 $t->done();

@@ -8,7 +8,8 @@ package QuicLB::Relay;
 #   my $report = $r->ends_with(sub { ... }, 'wait');    # while it waits
 #
 # Options: server, more directives of the server; stream, more of the block;
-# listen, more parameters of "listen"; parts, as of $t->conf();
+# address (127.0.0.1) and listen, more parameters of "listen"; parts, as of
+# $t->conf();
 # upstream_cert and upstream_key, else those of $t->certificate(); name, by
 # which the upstream is verified (localhost), ca (the certificate itself).
 # relay_ends.py gets @{ $r->{options} }, too.
@@ -41,6 +42,7 @@ sub new {
     my $server = $options{server} // '';
     my $stream = $options{stream} // '';
     my $listen = $options{listen} // '';
+    my $address = $options{address} // '127.0.0.1';
     my $target = $options{target} // "127.0.0.1:$self->{upstream}";
 
     $t->conf(%{ $options{parts} // {} }, stream => <<"CONF");
@@ -49,7 +51,7 @@ sub new {
     $stream
 
     server {
-        listen 127.0.0.1:$self->{port} udp $listen;
+        listen $address:$self->{port} udp $listen;
 
         ssl_certificate $cert;
         ssl_certificate_key $key;

@@ -162,7 +162,7 @@ sub check {
     $conf = wrap($conf);
 
     $conf =~ s/^load_module .*\n//mg;
-    $conf =~ s{((?:key_file|retry_key)[\s=]+)([^\s;]+)}
+    $conf =~ s{((?:key_file|retry_key|host_key)[\s=]+)([^\s;]+)}
               {$1 . key_file($2)}eg;
     # of an HTTP/3 server
     my ($cert, $key) = $t->certificate();

@@ -4,7 +4,8 @@
 # go on, at no less than half of their rate, and with adaptive Retry new ones
 # complete; Retry begins and ends by itself.
 #
-# Environment: FLOOD_RATE, datagrams a second (5000); FLOOD_SECONDS (8).
+# Environment: TEST_FLOOD_RATE, datagrams a second (5000); TEST_FLOOD_SECONDS
+# (8).
 
 use strict;
 use warnings;
@@ -19,8 +20,8 @@ use QuicLB::Backends;
 use QuicLB::Net;
 use QuicLB::Process qw/slurp/;
 
-my $rate = $ENV{FLOOD_RATE} // 5000;
-my $seconds = $ENV{FLOOD_SECONDS} // 8;
+my $rate = $ENV{TEST_FLOOD_RATE} // 5000;
+my $seconds = $ENV{TEST_FLOOD_SECONDS} // 8;
 
 # half-open flows of a worker: docs, "Connections and memory"
 use constant { WORKERS => 2, CONNECTIONS => 2048, HALF_OPEN => 2048 / 4 };

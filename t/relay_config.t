@@ -164,6 +164,19 @@ for my $case ((map { [$_, qr/invalid value "\Q$_\E" in "quic_relay_preferred/] }
             "quic_relay_preferred_address $value;", $why);
 }
 
+for my $case ([$short, qr/"\Q$short\E" must have 16 to 65536 octets/],
+              ['/nowhere/k', qr{"quic_relay_retry_key" .*"/nowhere/k" failed}],
+              ['/dev/null', qr/"\/dev\/null" must be a regular file/])
+{
+    my ($file, $why) = @$case;
+
+    refuses("retry key $file", "quic_relay_retry_key $file;", $why);
+}
+
+accepts('two retry keys', "quic_relay_retry_key $raw;" x 2);
+refuses('a third retry key', "quic_relay_retry_key $raw;" x 3,
+        qr/there must be at most 2 "quic_relay_retry_key" directives/);
+
 refuses('neither on nor off', 'quic_relay_retry maybe;',
         qr/invalid value "maybe" in "quic_relay_retry" directive/);
 

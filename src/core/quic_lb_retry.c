@@ -372,6 +372,65 @@ quic_lb_retry_make_server(quic_lb_retry_t *ctx,
 }
 
 
+int
+quic_lb_retry_open_server(quic_lb_retry_t *ctx,
+    const quic_lb_retry_keys_t *keys, const uint8_t *data, size_t len,
+    const quic_lb_retry_address_t *address, int64_t now,
+    quic_lb_retry_token_t *token)
+{
+    int       rc;
+    size_t    plain_len;
+    int64_t   expires;
+    uint8_t  *p, plain[QUIC_LB_RETRY_PLAIN_MAX], hash[QUIC_LB_RETRY_SHA1_LEN];
+
+    if (len < QUIC_LB_RETRY_IV_LEN + QUIC_LB_RETRY_TAG_LEN) {
+        return QUIC_LB_ERR_INVALID;
+    }
+
+    plain_len = len - QUIC_LB_RETRY_IV_LEN - QUIC_LB_RETRY_TAG_LEN;
+
+    if (plain_len > QUIC_LB_RETRY_PLAIN_MAX
+        || plain_len < QUIC_LB_RETRY_SHA1_LEN + sizeof(int64_t) + 2)
+    {
+        return QUIC_LB_ERR_INVALID;
+    }
+
+    rc = quic_lb_retry_unseal(ctx, keys->server, data, len, plain);
+    if (rc != QUIC_LB_OK) {
+        return rc;
+    }
+
+    rc = quic_lb_retry_hash(ctx, address, hash);
+    if (rc != QUIC_LB_OK) {
+        return rc;
+    }
+
+    p = plain + QUIC_LB_RETRY_SHA1_LEN;
+
+    memcpy(&expires, p, sizeof(int64_t));
+    p += sizeof(int64_t);
+
+    /* of a Retry, not of NEW_TOKEN */
+
+    if (p[0] != 1 || p[1] > QUIC_LB_CID_MAX
+        || p[1] > plain + plain_len - (p + 2))
+    {
+        return QUIC_LB_ERR_INVALID;
+    }
+
+    token->dcid_len = p[1];
+    memcpy(token->dcid, p + 2, token->dcid_len);
+
+    if (CRYPTO_memcmp(plain, hash, QUIC_LB_RETRY_SHA1_LEN) != 0
+        || now > expires)
+    {
+        return QUIC_LB_ERR_RANGE;
+    }
+
+    return QUIC_LB_OK;
+}
+
+
 /* writes QUIC_LB_RETRY_SHA1_LEN octets */
 
 static int

@@ -183,6 +183,23 @@ int quic_lb_retry_make_server(quic_lb_retry_t *ctx,
     const uint8_t *iv, uint8_t *out, size_t len);
 
 /*
+ * Opens the |len| octets at |data| of a token that quic_lb_retry_make_server()
+ * has made, for a server that is no nginx: it has come from |address| at the
+ * time |now|, in seconds of this clock.  Of |token| only the DCID is set.
+ *
+ * Returns QUIC_LB_OK,
+ * QUIC_LB_ERR_RANGE    it was made for another address, or has expired;
+ * QUIC_LB_ERR_INVALID  it was not made with these keys for a Retry, or has been
+ *                      changed;
+ * QUIC_LB_ERR_CRYPTO.
+ */
+
+int quic_lb_retry_open_server(quic_lb_retry_t *ctx,
+    const quic_lb_retry_keys_t *keys, const uint8_t *data, size_t len,
+    const quic_lb_retry_address_t *address, int64_t now,
+    quic_lb_retry_token_t *token);
+
+/*
  * Replaces the token of the balancer in all Initials of the datagram of |len|
  * octets at |data| that have one: those whose token is the |old_token|, which
  * says |token|.  |new_token| is as long, QUIC_LB_RETRY_TOKEN_LEN octets, and so

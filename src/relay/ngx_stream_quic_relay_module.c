@@ -161,6 +161,13 @@ static ngx_command_t  ngx_stream_quic_relay_commands[] = {
       offsetof(ngx_stream_quic_relay_srv_conf_t, retry),
       NULL },
 
+    { ngx_string("quic_relay_retry_key"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
+      ngx_stream_quic_relay_token_key,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("quic_relay_server_id"),
       NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_1MORE,
       ngx_stream_quic_relay_ids_server_id,
@@ -266,6 +273,7 @@ ngx_stream_quic_relay_create_srv_conf(ngx_conf_t *cf)
     conf->timeout = NGX_CONF_UNSET_MSEC;
     conf->connect_timeout = NGX_CONF_UNSET_MSEC;
     conf->retry = NGX_CONF_UNSET;
+    conf->retry_keys = NGX_CONF_UNSET_PTR;
     conf->ids = NGX_CONF_UNSET_PTR;
 
     return conf;
@@ -293,6 +301,7 @@ ngx_stream_quic_relay_merge_srv_conf(ngx_conf_t *cf, void *parent,
     ngx_conf_merge_msec_value(conf->connect_timeout, prev->connect_timeout,
                               10000);
     ngx_conf_merge_value(conf->retry, prev->retry, 0);
+    ngx_conf_merge_ptr_value(conf->retry_keys, prev->retry_keys, NULL);
 
     if (conf->preferred4 == NULL && conf->preferred6 == NULL) {
         conf->preferred4 = prev->preferred4;

@@ -166,6 +166,7 @@ typedef struct {
     ngx_msec_t                       connect_timeout; /* and handshake */
 
     ngx_flag_t                       retry;
+    ngx_array_t                     *retry_keys;  /* of balancers */
     ngx_sockaddr_t                  *preferred4;  /* "preferred_address" */
     ngx_sockaddr_t                  *preferred6;
 
@@ -426,13 +427,18 @@ char *ngx_stream_quic_relay_ids_host_key(ngx_conf_t *cf, ngx_command_t *cmd,
  * Retry, and wrong.
  */
 ngx_int_t ngx_stream_quic_relay_token_check(
-    ngx_stream_quic_relay_worker_t *worker, ngtcp2_path *path,
+    ngx_stream_quic_relay_worker_t *worker,
+    ngx_stream_quic_relay_srv_conf_t *conf, ngtcp2_path *path,
     ngtcp2_pkt_hd *hd, ngx_stream_quic_relay_token_t *token);
 
 /* writes a Retry to worker->out, and returns its octets; 0: none */
 size_t ngx_stream_quic_relay_token_retry(
     ngx_stream_quic_relay_worker_t *worker, ngx_stream_quic_relay_ids_t *ids,
     ngtcp2_path *path, ngtcp2_pkt_hd *hd);
+
+/* setter of "quic_relay_retry_key" */
+char *ngx_stream_quic_relay_token_key(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 
 /* sends one for a later connection */
 ngx_int_t ngx_stream_quic_relay_token_new(ngx_stream_quic_relay_conn_t *conn);

@@ -12,6 +12,10 @@
 
 
 #include "ngx_stream_quic_relay_module.h"
+#include "ngx_stream_quic_lb_key.h"
+
+#include "quic_lb_error.h"
+#include "quic_lb_retry.h"
 
 
 /* how long tokens are good for */
@@ -20,7 +24,31 @@
 #define NGX_STREAM_QUIC_RELAY_TOKEN_LIFE  (24 * 3600 * NGTCP2_SECONDS)
 
 
+/* octets of a file that balancers have, too, "quic_passthrough_retry_key" */
+
+#define NGX_STREAM_QUIC_RELAY_TOKEN_KEY_MIN  16
+#define NGX_STREAM_QUIC_RELAY_TOKEN_KEY_MAX  65536
+
+/* the newer and the older one */
+
+#define NGX_STREAM_QUIC_RELAY_TOKEN_KEYS  2
+
+
+/* what opens the tokens that a balancer has made */
+
+typedef struct {
+    quic_lb_retry_t       ctx;
+    quic_lb_retry_keys_t  keys;
+} ngx_stream_quic_relay_token_key_t;
+
+
 static ngtcp2_tstamp ngx_stream_quic_relay_token_now(void);
+static ngx_int_t ngx_stream_quic_relay_token_balancer(ngx_array_t *keys,
+    ngtcp2_path *path, ngtcp2_pkt_hd *hd,
+    ngx_stream_quic_relay_token_t *token);
+static ngx_int_t ngx_stream_quic_relay_token_read(ngx_conf_t *cf,
+    ngx_str_t *name, ngx_str_t *file, quic_lb_retry_keys_t *keys);
+static void ngx_stream_quic_relay_token_cleanup(void *data);
 
 
 /* not since boot: other machines, and later boots, take them, too */
@@ -39,15 +67,27 @@ ngx_stream_quic_relay_token_now(void)
 
 ngx_int_t
 ngx_stream_quic_relay_token_check(ngx_stream_quic_relay_worker_t *worker,
-    ngtcp2_path *path, ngtcp2_pkt_hd *hd, ngx_stream_quic_relay_token_t *token)
+    ngx_stream_quic_relay_srv_conf_t *conf, ngtcp2_path *path,
+    ngtcp2_pkt_hd *hd, ngx_stream_quic_relay_token_t *token)
 {
     int            rc;
+    ngx_int_t      known;
     ngtcp2_tstamp  now;
 
     token->type = NGTCP2_TOKEN_TYPE_UNKNOWN;
 
     if (hd->tokenlen == 0) {
         return NGX_DECLINED;
+    }
+
+    /* first, as these may begin with any octet */
+
+    if (conf->retry_keys) {
+        known = ngx_stream_quic_relay_token_balancer(conf->retry_keys, path,
+                                                     hd, token);
+        if (known != NGX_DECLINED) {
+            return known;
+        }
     }
 
     now = ngx_stream_quic_relay_token_now();
@@ -83,6 +123,44 @@ ngx_stream_quic_relay_token_check(ngx_stream_quic_relay_worker_t *worker,
     }
 
     /* perhaps of another server: RFC 9000, 8.1.3 */
+
+    return NGX_DECLINED;
+}
+
+
+/* the Retry was a balancer's: it has exchanged its token for one of a server */
+
+static ngx_int_t
+ngx_stream_quic_relay_token_balancer(ngx_array_t *keys, ngtcp2_path *path,
+    ngtcp2_pkt_hd *hd, ngx_stream_quic_relay_token_t *token)
+{
+    int                                  rc;
+    ngx_uint_t                           i;
+    quic_lb_retry_token_t                said;
+    quic_lb_retry_address_t              address;
+    ngx_stream_quic_relay_token_key_t  **keyp;
+
+    address.data = path->remote.addr;
+    address.len = path->remote.addrlen;
+
+    keyp = keys->elts;
+
+    for (i = 0; i < keys->nelts; i++) {
+
+        rc = quic_lb_retry_open_server(&keyp[i]->ctx, &keyp[i]->keys,
+                                       hd->token, hd->tokenlen, &address,
+                                       ngx_time(), &said);
+
+        if (rc == QUIC_LB_ERR_RANGE) {
+            return NGX_ERROR;
+        }
+
+        if (rc == QUIC_LB_OK) {
+            token->type = NGTCP2_TOKEN_TYPE_RETRY;
+            ngtcp2_cid_init(&token->odcid, said.dcid, said.dcid_len);
+            return NGX_OK;
+        }
+    }
 
     return NGX_DECLINED;
 }
@@ -153,4 +231,125 @@ ngx_stream_quic_relay_token_new(ngx_stream_quic_relay_conn_t *conn)
     }
 
     return NGX_OK;
+}
+
+
+char *
+ngx_stream_quic_relay_token_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_stream_quic_relay_srv_conf_t *rscf = conf;
+
+    ngx_str_t                           *value;
+    ngx_pool_cleanup_t                  *cln;
+    ngx_stream_quic_relay_token_key_t   *key, **keyp;
+
+    if (rscf->retry_keys == NGX_CONF_UNSET_PTR) {
+        rscf->retry_keys = ngx_array_create(cf->pool,
+                                  NGX_STREAM_QUIC_RELAY_TOKEN_KEYS,
+                                  sizeof(ngx_stream_quic_relay_token_key_t *));
+        if (rscf->retry_keys == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    if (rscf->retry_keys->nelts == NGX_STREAM_QUIC_RELAY_TOKEN_KEYS) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "there must be at most %d \"%V\" directives",
+                           NGX_STREAM_QUIC_RELAY_TOKEN_KEYS, &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    key = ngx_pcalloc(cf->pool, sizeof(ngx_stream_quic_relay_token_key_t));
+    if (key == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    cln = ngx_pool_cleanup_add(cf->pool, 0);
+    if (cln == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    cln->handler = ngx_stream_quic_relay_token_cleanup;
+    cln->data = key;
+
+    value = cf->args->elts;
+
+    if (ngx_stream_quic_relay_token_read(cf, &value[0], &value[1], &key->keys)
+        != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    if (quic_lb_retry_init(&key->ctx) != QUIC_LB_OK) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" failed to set up its cipher", &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    keyp = ngx_array_push(rscf->retry_keys);
+    if (keyp == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    *keyp = key;
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_int_t
+ngx_stream_quic_relay_token_read(ngx_conf_t *cf, ngx_str_t *name,
+    ngx_str_t *file, quic_lb_retry_keys_t *keys)
+{
+    int        rc;
+    u_char    *buf;
+    ngx_int_t  n;
+
+    buf = ngx_alloc(NGX_STREAM_QUIC_RELAY_TOKEN_KEY_MAX + 1, cf->log);
+    if (buf == NULL) {
+        return NGX_ERROR;
+    }
+
+    rc = QUIC_LB_ERR_RANGE;
+
+    n = ngx_stream_quic_lb_key_file(cf, (char *) name->data, file, buf,
+                                    NGX_STREAM_QUIC_RELAY_TOKEN_KEY_MAX + 1);
+
+    if (n == NGX_ERROR) {
+        goto done;
+    }
+
+    if (n < NGX_STREAM_QUIC_RELAY_TOKEN_KEY_MIN
+        || n > NGX_STREAM_QUIC_RELAY_TOKEN_KEY_MAX)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" \"%V\" must have %d to %d octets",
+                           name, file, NGX_STREAM_QUIC_RELAY_TOKEN_KEY_MIN,
+                           NGX_STREAM_QUIC_RELAY_TOKEN_KEY_MAX);
+        goto done;
+    }
+
+    rc = quic_lb_retry_derive(keys, buf, n);
+
+    if (rc != QUIC_LB_OK) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" \"%V\": HMAC() failed", name, file);
+    }
+
+done:
+
+    ngx_explicit_memzero(buf, NGX_STREAM_QUIC_RELAY_TOKEN_KEY_MAX + 1);
+    ngx_free(buf);
+
+    return rc == QUIC_LB_OK ? NGX_OK : NGX_ERROR;
+}
+
+
+static void
+ngx_stream_quic_relay_token_cleanup(void *data)
+{
+    ngx_stream_quic_relay_token_key_t *key = data;
+
+    quic_lb_retry_cleanup(&key->ctx);
+    ngx_explicit_memzero(&key->keys, sizeof(quic_lb_retry_keys_t));
 }

@@ -235,15 +235,15 @@ ngx_stream_quic_relay_udp_new(ngx_stream_quic_relay_worker_t *worker,
         return;
     }
 
-    rc = ngx_stream_quic_relay_token_check(worker, path, &hd, &token);
+    conf = ngx_stream_quic_relay_listen_conf(lc->listening, path->local.addr);
+
+    rc = ngx_stream_quic_relay_token_check(worker, conf, path, &hd, &token);
 
     if (rc == NGX_ERROR) {
         ngx_stream_quic_relay_udp_refuse(worker, lc, path, &hd,
                                          NGTCP2_INVALID_TOKEN);
         return;
     }
-
-    conf = ngx_stream_quic_relay_listen_conf(lc->listening, path->local.addr);
 
     if (rc == NGX_DECLINED && conf->retry) {
         n = ngx_stream_quic_relay_token_retry(worker, conf->ids, path, &hd);

@@ -50,6 +50,8 @@ static void test_packet(const vector_t *v);
 static void test_server_keys(const vector_t *v);
 static void test_packet_ranges(void);
 static void test_nginx(void);
+static void test_open_server(const uint8_t *data, size_t len,
+    const char *what);
 static void test_server_lengths(void);
 static void test_token(void);
 static void test_token_bad(void);
@@ -294,6 +296,53 @@ test_nginx(void)
        && memcmp(to, wanted + NGINX_TOKEN,
                  NGINX_TOKEN_LEN - QUIC_LB_RETRY_TAG_LEN)
           == 0, "and a longer one");
+
+    test_open_server(wanted + NGINX_TOKEN, NGINX_TOKEN_LEN, "nginx's token");
+    test_open_server(to, sizeof(token), "a longer one");
+}
+
+
+/* what a server makes of one; |what| has been made by nginx's rules */
+
+static void
+test_open_server(const uint8_t *data, size_t len, const char *what)
+{
+    size_t                 i, refused;
+    uint8_t                changed[256];
+    quic_lb_retry_token_t  out;
+
+    memset(&out, 0, sizeof(out));
+
+    ok(quic_lb_retry_open_server(&ctx, &keys, data, len, &home, NGINX_EXPIRES,
+                                 &out)
+       == QUIC_LB_OK
+       && out.dcid_len == said.dcid_len
+       && memcmp(out.dcid, said.dcid, said.dcid_len) == 0,
+       "%s: opened", what);
+
+    ok(quic_lb_retry_open_server(&ctx, &keys, data, len, &home,
+                                 NGINX_EXPIRES + 1, &out)
+       == QUIC_LB_ERR_RANGE, "%s: expired", what);
+
+    ok(quic_lb_retry_open_server(&ctx, &keys, data, len, &away,
+                                 NGINX_EXPIRES, &out)
+       == QUIC_LB_ERR_RANGE, "%s: from another address", what);
+
+    refused = 0;
+
+    for (i = 0; i < len; i++) {
+        memcpy(changed, data, len);
+        changed[i] ^= 1;
+
+        refused += quic_lb_retry_open_server(&ctx, &keys, changed, len, &home,
+                                             NGINX_EXPIRES, &out)
+                   == QUIC_LB_ERR_INVALID;
+        refused += quic_lb_retry_open_server(&ctx, &keys, data, i, &home,
+                                             NGINX_EXPIRES, &out)
+                   == QUIC_LB_ERR_INVALID;
+    }
+
+    ok(refused == 2 * len, "%s: changed or cut anywhere", what);
 }
 
 

@@ -300,6 +300,24 @@ $t->wait_for('the flow is', sub {
 arrive('a', 'a flow whose first connection fails is refused');
 
 
+# what does not decrypt changes nothing
+
+fresh();
+my ($bare) = $hello->datagrams(sni => 'b.example.com', dcid => cid(),
+                               scid => 'client36');
+@first = $hello->datagrams(sni => 'a.example.com', alpn => ['garbage'],
+                           dcid => cid(), scid => 'client35');
+send_all(@first);
+arrive('a', 'a connection', @first);
+
+my $garbage = initial(cid(), 'client37');
+send_all($garbage);
+arrive('a', 'an Initial that does not decrypt, to the upstream of the flow',
+       $garbage);
+send_all($bare);
+arrive('b', 'and one that does', $bare);
+
+
 # a flow that begins with a packet of an established connection
 
 fresh();

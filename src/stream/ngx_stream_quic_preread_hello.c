@@ -62,6 +62,8 @@ static void ngx_stream_quic_preread_unread(
     ngx_stream_quic_preread_hello_t *hello, const char *why);
 static void ngx_stream_quic_preread_decide(
     ngx_stream_quic_preread_hello_t *hello);
+static void ngx_stream_quic_preread_leave(
+    ngx_stream_quic_preread_hello_t *hello);
 static void ngx_stream_quic_preread_deadline(ngx_event_t *ev);
 static void ngx_stream_quic_preread_release(
     ngx_stream_quic_preread_hello_t *hello, ngx_queue_t *datagrams);
@@ -607,7 +609,29 @@ ngx_stream_quic_preread_decide(ngx_stream_quic_preread_hello_t *hello)
 
     hello->decided = 1;
 
+    if (!hello->opened && hello->flow->ready) {
+        ngx_stream_quic_preread_leave(hello);
+        return;
+    }
+
     ngx_stream_quic_preread_next(hello->flow);
+}
+
+
+/* what does not open changes nothing for a flow that has its server */
+
+static void
+ngx_stream_quic_preread_leave(ngx_stream_quic_preread_hello_t *hello)
+{
+    ngx_queue_t                 datagrams;
+    ngx_stream_quic_pt_flow_t  *flow;
+
+    flow = hello->flow;
+
+    ngx_stream_quic_preread_release(hello, &datagrams);
+    ngx_destroy_pool(hello->pool);
+
+    ngx_stream_quic_pt_datagram_release(flow, &datagrams, 0);
 }
 
 

@@ -42,6 +42,9 @@ for my $case (['version 1', $v1, $v1], ['version 2', $v2, $v2],
     is($report->{version}, $expected, $name) or diag($report->{error});
 }
 
+my $report = $relay->ends('rekey');
+ok($report->{ok}, 'new keys, from both ends') or diag($report->{error});
+
 is($t->counters($totals)->{retries}, 0, 'no Retry if none is wanted');
 $t->stop('QUIT');
 
@@ -51,7 +54,7 @@ $relay = QuicLB::Relay->new($t, stream => $counters, listen => 'reuseport',
         quic_relay_server_id config_id=0 id=aabb nonce_length=8;');
 $t->start();
 
-my $report = $relay->ends('queries', 10);
+$report = $relay->ends('queries', 10);
 is($report->{wrong}, 0, 'queries of a client that proves its address')
     or diag($report->{error});
 is($t->counters($totals)->{retries}, 1, 'by a Retry');

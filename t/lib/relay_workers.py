@@ -22,6 +22,10 @@ about how connections begin.
                          first three, "code" of the close of the last one
     version VERSION...   a client that has these, in hexadecimal digits, the
                          first one for its first packet: "version"
+    rekey                both ends in turn go to new keys, in mid-transfer
+    cycles COUNT         connections that come, have one stream and go, ten at
+                         a time: "rss" of the worker after half of them and at
+                         the end, and "fds" that it has more than before
     preferred            goes to the preferred address in mid-transfer: "from",
                          how many datagrams come by which port after that
     reset                writes "ready", and when a line has come sends until
@@ -31,7 +35,10 @@ about how connections begin.
 import asyncio
 import collections
 import itertools
+import os
 import sys
+
+from aioquic.tls import Epoch
 
 import quic_lb
 from relay_peer import Failure
@@ -370,6 +377,89 @@ async def version(ends, options, *versions):
     return {"version": f"{number:x}"}
 
 
+async def rekey(ends, options):
+    pair = await ends.connect()
+    up = pair.client.open()
+    there = pair.upstream.stream(up.id)
+    up.send(100000, fin=True)
+    await pair.upstream.until(lambda: there.received, "a stream")
+    there.send(100000, fin=True)
+
+    # once each: another one soon after is against RFC 9001, 6.5
+    for part, peer in ((30000, pair.client), (60000, pair.upstream)):
+        await pair.client.until(
+            lambda: min(up.received, there.received) > part, "a part")
+        peer._quic.request_key_update()
+        peer.flush()
+
+    await pair.upstream.until(lambda: there.fin, "what goes up")
+    await pair.client.until(lambda: up.fin, "what comes down")
+    pair.close()
+
+    if not (up.intact and there.intact):
+        raise Failure("altered")
+
+    return {"phases": [peer._quic._cryptos[Epoch.ONE_RTT].key_phase
+                       for peer in pair.sides(True)]}
+
+
+async def cycles(ends, options, count):
+    count, parallel = int(count), 10
+    folder = f"/proc/{options.worker}/fd"
+    idle = len(os.listdir(folder))
+    rss, fds = [], []
+
+    async def cycle():
+        client = await ends.client()
+        stream = client.open()
+        stream.send(500, fin=True)
+        # of whichever connection of these ten it is the end
+        upstream = await asyncio.wait_for(ends.accepted.get(), PATIENCE)
+        await upstream.until(lambda: upstream.stream(0).fin, "a stream")
+        client.close()
+
+    async def record():
+        # those that are closing say so again for a while
+        for _ in range(PATIENCE * 10):
+            if len(os.listdir(folder)) <= idle:
+                break
+
+            await asyncio.sleep(0.1)
+
+        rss.append(memory(options.worker))
+        fds.append(len(os.listdir(folder)) - idle)
+
+    for number in range(count // parallel):
+        if number == count // parallel // 2:
+            await record()
+
+        await asyncio.gather(*(cycle() for _ in range(parallel)))
+        forget_all(ends)
+
+    await record()
+
+    return {"rss": rss, "fds": fds}
+
+
+def memory(pid):
+    with open(f"/proc/{pid}/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status
+                    if line.startswith("VmRSS:"))
+
+
+def forget_all(ends):
+    """Connections that are over, and the ports of clients."""
+    for peer in ends.peers:
+        peer.abandon()
+
+    ends.peers.clear()
+
+    for transport in ends.transports[1:]:
+        transport.abort()
+
+    del ends.transports[1:]
+
+
 async def preferred(ends, options):
     pair = await ends.connect()
     client, upstream = pair.client, pair.upstream
@@ -402,4 +492,4 @@ async def preferred(ends, options):
 
 SCENARIOS = {function.__name__: function
              for function in (moves, hold, given, reset, tokens, version,
-                              preferred)}
+                              preferred, rekey, cycles)}

@@ -10,11 +10,11 @@
  * session's connection only lends the listening socket.
  *
  * A flow is half-open until its backend has answered and the client has sent
- * again.  Half-open flows are counted and are the first to go, and without an
- * answer they are short-lived; with one they may be a connection that is
- * quiet.  The flow of a refused session stays for some seconds without one, so
- * that the client's next datagrams cost a lookup and not a session and a log
- * line.
+ * again.  Half-open flows are counted and are the first to go, those of an
+ * address with many of them before others', and without an answer they are
+ * short-lived; with one they may be a connection that is quiet.  The flow of a
+ * refused session stays for some seconds without one, so that the client's
+ * next datagrams cost a lookup and not a session and a log line.
  */
 
 
@@ -70,6 +70,7 @@ ngx_stream_quic_pt_flow_create(ngx_stream_quic_pt_listener_t *listener,
     worker = listener->worker;
 
     if ((listener->exiting && !established)
+        || ngx_stream_quic_pt_source_full(listener, &m->sockaddr.sockaddr)
         || ngx_stream_quic_pt_flow_room(worker) != NGX_OK)
     {
         return NULL;
@@ -102,7 +103,11 @@ ngx_stream_quic_pt_flow_create(ngx_stream_quic_pt_listener_t *listener,
     ngx_queue_insert_tail(&worker->half_open, &flow->queue);
     worker->nhalf_open++;
 
-    c = ngx_stream_quic_pt_flow_connection(flow);
+    c = NULL;
+
+    if (ngx_stream_quic_pt_source_attach(flow) == NGX_OK) {
+        c = ngx_stream_quic_pt_flow_connection(flow);
+    }
 
     if (c == NULL) {
         ngx_stream_quic_pt_flow_free(flow);
@@ -200,8 +205,12 @@ ngx_stream_quic_pt_flow_evict(ngx_stream_quic_pt_worker_t *worker)
         return NGX_DECLINED;
     }
 
-    q = ngx_queue_head(&worker->half_open);
-    flow = ngx_queue_data(q, ngx_stream_quic_pt_flow_t, queue);
+    flow = ngx_stream_quic_pt_source_heavy(worker);
+
+    if (flow == NULL) {
+        q = ngx_queue_head(&worker->half_open);
+        flow = ngx_queue_data(q, ngx_stream_quic_pt_flow_t, queue);
+    }
 
     ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_EVICTED, 1);
     ngx_stream_quic_pt_flow_close(flow, NGX_STREAM_SERVICE_UNAVAILABLE);
@@ -442,6 +451,11 @@ ngx_stream_quic_pt_flow_settle(ngx_stream_quic_pt_flow_t *flow,
     if (flow->half_open) {
         flow->half_open = 0;
         flow->listener->worker->nhalf_open--;
+        ngx_stream_quic_pt_source_settle(flow);
+    }
+
+    if (flow->refused) {
+        ngx_stream_quic_pt_source_detach(flow);
     }
 
     ngx_queue_remove(&flow->queue);
@@ -633,7 +647,10 @@ ngx_stream_quic_pt_flow_free(ngx_stream_quic_pt_flow_t *flow)
 
     if (flow->half_open) {
         worker->nhalf_open--;
+        ngx_stream_quic_pt_source_settle(flow);
     }
+
+    ngx_stream_quic_pt_source_detach(flow);
 
     ngx_queue_remove(&flow->queue);
     quic_lb_table_remove(&worker->flows, &flow->node);

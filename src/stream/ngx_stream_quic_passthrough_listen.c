@@ -294,6 +294,9 @@ ngx_stream_quic_pt_listen_init_worker(ngx_cycle_t *cycle,
     if (ngx_stream_quic_pt_listen_table(cycle, &worker->flows,
                                         2 * cycle->connection_n)
         != NGX_OK
+        || ngx_stream_quic_pt_listen_table(cycle, &worker->sources,
+                                           cycle->connection_n)
+           != NGX_OK
         || ngx_stream_quic_pt_listen_table(cycle, &worker->backends,
                                            cycle->connection_n)
            != NGX_OK)
@@ -326,6 +329,7 @@ ngx_stream_quic_pt_listen_init_worker(ngx_cycle_t *cycle,
     worker->quiet = *cycle->log;
     worker->quiet.log_level = NGX_LOG_ALERT;
 
+    ngx_queue_init(&worker->heavy);
     ngx_queue_init(&worker->half_open);
     ngx_queue_init(&worker->confirmed);
     ngx_queue_init(&worker->refused);

@@ -97,6 +97,13 @@ static ngx_command_t  ngx_stream_quic_passthrough_commands[] = {
       0,
       NULL },
 
+    { ngx_string("quic_passthrough_address_flows"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_num_slot,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      offsetof(ngx_stream_quic_pt_srv_conf_t, address_flows),
+      NULL },
+
     { ngx_string("quic_passthrough_retry"),
       NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE123,
       ngx_stream_quic_passthrough_retry,
@@ -180,6 +187,7 @@ ngx_stream_quic_pt_create_srv_conf(ngx_conf_t *cf)
     pscf->rcvbuf = NGX_CONF_UNSET_SIZE;
     pscf->sndbuf = NGX_CONF_UNSET_SIZE;
     pscf->bind = NGX_CONF_UNSET_PTR;
+    pscf->address_flows = NGX_CONF_UNSET;
     pscf->retry_mode = NGX_CONF_UNSET_UINT;
     pscf->retry_threshold = NGX_CONF_UNSET_UINT;
     pscf->retry_v2 = NGX_CONF_UNSET_UINT;
@@ -202,6 +210,8 @@ ngx_stream_quic_pt_merge_srv_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_size_value(conf->sndbuf, prev->sndbuf, 0);
 
     ngx_conf_merge_ptr_value(conf->bind, prev->bind, NULL);
+
+    ngx_conf_merge_value(conf->address_flows, prev->address_flows, 0);
 
     ngx_conf_merge_uint_value(conf->retry_mode, prev->retry_mode,
                               NGX_STREAM_QUIC_PT_RETRY_OFF);

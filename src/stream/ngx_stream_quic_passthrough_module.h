@@ -137,6 +137,7 @@ typedef enum {
 typedef struct ngx_stream_quic_pt_worker_s    ngx_stream_quic_pt_worker_t;
 typedef struct ngx_stream_quic_pt_listener_s  ngx_stream_quic_pt_listener_t;
 typedef struct ngx_stream_quic_pt_flow_s      ngx_stream_quic_pt_flow_t;
+typedef struct ngx_stream_quic_pt_source_s    ngx_stream_quic_pt_source_t;
 typedef struct ngx_stream_quic_pt_leg_s       ngx_stream_quic_pt_leg_t;
 typedef struct ngx_stream_quic_pt_piece_s     ngx_stream_quic_pt_piece_t;
 typedef struct ngx_stream_quic_pt_run_s       ngx_stream_quic_pt_run_t;
@@ -228,6 +229,7 @@ typedef struct {
     size_t                           rcvbuf;      /* octets, 0: system's */
     size_t                           sndbuf;
     ngx_stream_quic_pt_bind_t       *bind;        /* NULL: off */
+    ngx_int_t                        address_flows;  /* 0: no limit */
     ngx_uint_t                       retry_mode;
     ngx_uint_t                       retry_threshold;
     ngx_uint_t                       retry_v2;
@@ -366,6 +368,11 @@ struct ngx_stream_quic_pt_worker_s {
 
     quic_lb_hash_key_t               key;
 
+    /* sources by address, and those with many half-open flows: _source.c */
+
+    quic_lb_table_t                  sources;
+    ngx_queue_t                      heavy;
+
     ngx_queue_t                      half_open;   /* oldest first */
     ngx_queue_t                      confirmed;
     ngx_queue_t                      refused;     /* oldest first */
@@ -434,6 +441,9 @@ struct ngx_stream_quic_pt_flow_s {
     ngx_queue_t                      queue;       /* in one of the worker's */
     ngx_stream_quic_pt_listener_t   *listener;
 
+    ngx_stream_quic_pt_source_t     *source;      /* NULL: no session */
+    ngx_queue_t                      source_queue;  /* while half-open */
+
     ngx_stream_session_t            *session;
     ngx_stream_upstream_srv_conf_t  *upstream;
     ngx_stream_upstream_resolved_t  *resolved;    /* no upstream */
@@ -477,6 +487,18 @@ struct ngx_stream_quic_pt_flow_s {
     unsigned                         closing:1;   /* goes with the session */
     unsigned                         transparent:1;  /* bind is not ours */
     unsigned                         unvalidated:1;  /* no Initial made it */
+};
+
+
+struct ngx_stream_quic_pt_source_s {
+    quic_lb_table_node_t             node;        /* must be first */
+    ngx_queue_t                      queue;       /* in worker->heavy */
+    ngx_queue_t                      half_open;   /* flows, oldest first */
+    ngx_uint_t                       nhalf_open;
+    ngx_uint_t                       nflows;      /* with a session */
+    ngx_uint_t                       heavy;       /* unsigned  heavy:1; */
+    size_t                           len;
+    u_char                           key[NGX_STREAM_QUIC_LB_ADDRESS_MAX];
 };
 
 
@@ -709,6 +731,22 @@ void ngx_stream_quic_pt_flow_free(ngx_stream_quic_pt_flow_t *flow);
 ngx_int_t ngx_stream_quic_pt_flow_leg_room(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_flow_no_room(ngx_stream_quic_pt_worker_t *worker);
 void ngx_stream_quic_pt_flow_done(ngx_stream_quic_pt_worker_t *worker);
+
+/*
+ * _source.c: the flows of one client's address.  full tells whether it may have
+ * no more of them.  attach enters a flow that is made, half-open, or returns
+ * NGX_ERROR; settle is for one that is not half-open any more, detach for one
+ * that loses its session.  heavy returns a flow that has to make room before
+ * any other, or NULL.
+ */
+
+ngx_uint_t ngx_stream_quic_pt_source_full(
+    ngx_stream_quic_pt_listener_t *listener, struct sockaddr *sockaddr);
+ngx_int_t ngx_stream_quic_pt_source_attach(ngx_stream_quic_pt_flow_t *flow);
+void ngx_stream_quic_pt_source_settle(ngx_stream_quic_pt_flow_t *flow);
+void ngx_stream_quic_pt_source_detach(ngx_stream_quic_pt_flow_t *flow);
+ngx_stream_quic_pt_flow_t *ngx_stream_quic_pt_source_heavy(
+    ngx_stream_quic_pt_worker_t *worker);
 
 /*
  * _route.c: the routing table.  decide fills |route| for the packet |pkt| of

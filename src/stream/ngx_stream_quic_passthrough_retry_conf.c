@@ -465,5 +465,11 @@ ngx_stream_quic_pt_retry_cleanup(void *data)
 {
     ngx_stream_quic_pt_retry_t *retry = data;
 
+    /* one process goes on with the next configuration */
+
+    if (retry->event.timer_set) {
+        ngx_del_timer(&retry->event);
+    }
+
     quic_lb_retry_cleanup(&retry->ctx);
 }

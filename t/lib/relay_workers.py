@@ -6,12 +6,13 @@ about how connections begin.
                          once, and the client goes to another port with a new
                          connection ID MOVES times meanwhile: "failed", one
                          line for each connection that does not get through
-    hold CONNECTIONS [alone]
+    hold CONNECTIONS [alone] [still]
                          writes "ready", works on each connection until a line
-                         comes on standard input, moving all the time; then on
-                         as many new ones, unless "alone"; streams that were
-                         open before then end: "failed", "trips", "new" (those
-                         that failed), "reset" (had a stateless reset)
+                         comes on standard input, moving all the time, unless
+                         "still"; then on as many new ones, unless "alone";
+                         streams that were open before then end: "failed",
+                         "trips", "new" (those that failed), "reset" (had a
+                         stateless reset)
     given CONNECTIONS CONFIG_ID KEY|- SERVER_ID_LENGTH NONCE_LENGTH
                          what the client is given: "cids", "distinct",
                          "lengths", "first" octets, "server_ids", "nonces" (how
@@ -109,7 +110,8 @@ async def until(client, peer, condition, what):
     """
     for seconds in range(PATIENCE):
         try:
-            await peer.until(lambda: client.was_reset or condition(), what, 1)
+            await peer.until(lambda: client.was_reset or client.closed_by
+                             or condition(), what, 1)
             break
 
         except Failure:
@@ -121,6 +123,9 @@ async def until(client, peer, condition, what):
 
     if client.was_reset:
         raise Reset(f"stateless reset instead of {what}")
+
+    if client.closed_by:
+        raise Failure(f"{client.closed_by} instead of {what}")
 
 
 async def gather_faults(works):
@@ -178,7 +183,7 @@ async def travel(ends, pair, count, size):
 
 # a worker that quits
 
-async def hold(ends, options, connections, alone=None):
+async def hold(ends, options, connections, *how):
     pairs = [await ends.connect() for _ in range(int(connections))]
     early = []
 
@@ -193,13 +198,13 @@ async def hold(ends, options, connections, alone=None):
 
     stop = asyncio.Event()
     trips = [0] * len(pairs)
-    works = [work(ends, pair, stop, trips, number)
+    works = [work(ends, pair, stop, trips, number, "still" not in how)
              for number, pair in enumerate(pairs)]
     working = asyncio.ensure_future(gather_faults(works))
 
     print("ready", flush=True)
     await line()
-    new = await fresh(ends, 0 if alone else len(pairs))
+    new = await fresh(ends, 0 if "alone" in how else len(pairs))
     stop.set()
 
     failed = await working
@@ -231,14 +236,14 @@ async def fresh(ends, count):
     return failed
 
 
-async def work(ends, pair, stop, trips, number):
+async def work(ends, pair, stop, trips, number, moving):
     client, upstream = pair.client, pair.upstream
 
     for turn in itertools.count():
         if stop.is_set() and turn > 0:
             return
 
-        if turn % 5 == 4:
+        if moving and turn % 5 == 4:
             await move(ends, client)
 
         stream = client.open()

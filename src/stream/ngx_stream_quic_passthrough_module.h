@@ -571,13 +571,13 @@ void ngx_stream_quic_pt_session_handler(ngx_stream_session_t *s);
 ngx_int_t ngx_stream_quic_pt_session_admit(ngx_stream_quic_pt_flow_t *flow);
 
 /*
- * ngx_stream_quic_preread_hello.c.  take returns NGX_OK if the datagram is held
- * until its connection is decided on, or is dropped, counted; or NGX_DECLINED
- * if it does not begin a connection.  It may run the session of |flow|, refuse
- * or close it.  pass runs the session of a flow that is held up for nothing,
- * next that of one that has waited for others.  ready and failed tell how that
- * ended.  trim, to be called when no flow is in use, keeps the bound on what
- * is held.
+ * Preread, see ngx_stream_quic_preread_module.h.  take returns NGX_OK if the
+ * datagram is held until its connection is decided on, or is dropped, counted;
+ * or NGX_DECLINED if it does not begin a connection.  It may run the session of
+ * |flow|, refuse or close it.  pass runs the session of a flow that is held up
+ * for nothing, next that of one that has waited for others.  ready and failed
+ * tell how that ended.  trim, to be called when no flow is in use, keeps the
+ * bound on what is held.
  */
 
 ngx_int_t ngx_stream_quic_preread_init_process(ngx_cycle_t *cycle,

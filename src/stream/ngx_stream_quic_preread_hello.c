@@ -51,13 +51,6 @@ static ngx_int_t ngx_stream_quic_preread_hold(
     ngx_uint_t ecn);
 static void ngx_stream_quic_preread_look(
     ngx_stream_quic_preread_hello_t *hello);
-static ngx_int_t ngx_stream_quic_preread_read(
-    ngx_stream_quic_preread_hello_t *hello, quic_lb_hello_t *found);
-static ngx_int_t ngx_stream_quic_preread_read_datagram(
-    ngx_stream_quic_preread_hello_t *hello, ngx_stream_quic_pt_queued_t *dg,
-    quic_lb_crypto_t *crypto, uint64_t *expected, ngx_uint_t *initials);
-static ngx_int_t ngx_stream_quic_preread_keep(
-    ngx_stream_quic_preread_hello_t *hello, quic_lb_hello_t *found);
 static void ngx_stream_quic_preread_unread(
     ngx_stream_quic_preread_hello_t *hello, const char *why);
 static void ngx_stream_quic_preread_decide(
@@ -65,62 +58,6 @@ static void ngx_stream_quic_preread_decide(
 static void ngx_stream_quic_preread_leave(
     ngx_stream_quic_preread_hello_t *hello);
 static void ngx_stream_quic_preread_deadline(ngx_event_t *ev);
-static void ngx_stream_quic_preread_release(
-    ngx_stream_quic_preread_hello_t *hello, ngx_queue_t *datagrams);
-static void ngx_stream_quic_preread_destroy(
-    ngx_stream_quic_preread_hello_t *hello);
-
-
-ngx_int_t
-ngx_stream_quic_preread_init_process(ngx_cycle_t *cycle,
-    ngx_stream_quic_pt_worker_t *worker)
-{
-    ngx_stream_quic_preread_t            *preread;
-    ngx_stream_quic_preread_main_conf_t  *conf;
-
-    conf = ngx_stream_cycle_get_module_main_conf(cycle,
-                                              ngx_stream_quic_preread_module);
-
-    if (!conf->used) {
-        return NGX_OK;
-    }
-
-    preread = ngx_pcalloc(cycle->pool, sizeof(ngx_stream_quic_preread_t));
-    if (preread == NULL) {
-        return NGX_ERROR;
-    }
-
-    preread->payload = ngx_palloc(cycle->pool, NGX_STREAM_QUIC_PT_BUFFER);
-    preread->crypto = ngx_palloc(cycle->pool,
-                                 quic_lb_crypto_room(QUIC_LB_CRYPTO_MAX));
-
-    if (preread->payload == NULL || preread->crypto == NULL) {
-        return NGX_ERROR;
-    }
-
-    if (quic_lb_initial_init(&preread->initial) != QUIC_LB_OK) {
-        ngx_log_error(NGX_LOG_ALERT, cycle->log, 0,
-                      "\"quic_preread\": no AES or SHA-256 in libcrypto");
-        return NGX_ERROR;
-    }
-
-    preread->limit = conf->memory;
-
-    ngx_queue_init(&preread->awaited);
-
-    worker->preread = preread;
-
-    return NGX_OK;
-}
-
-
-void
-ngx_stream_quic_preread_exit_process(ngx_stream_quic_pt_worker_t *worker)
-{
-    if (worker->preread) {
-        quic_lb_initial_cleanup(&worker->preread->initial);
-    }
-}
 
 
 ngx_int_t
@@ -422,164 +359,6 @@ ngx_stream_quic_preread_look(ngx_stream_quic_preread_hello_t *hello)
 }
 
 
-/*
- * Returns NGX_OK if |found| has what there is to know, NGX_AGAIN if more
- * datagrams may tell more, NGX_ERROR if not.  What |found| points to is good
- * until the next datagram is looked at.
- */
-
-static ngx_int_t
-ngx_stream_quic_preread_read(ngx_stream_quic_preread_hello_t *hello,
-    quic_lb_hello_t *found)
-{
-    int                           rc;
-    uint64_t                      expected;
-    ngx_uint_t                    initials;
-    ngx_queue_t                  *q;
-    quic_lb_crypto_t              crypto;
-    ngx_stream_quic_preread_t    *preread;
-    ngx_stream_quic_pt_queued_t  *dg;
-
-    preread = hello->flow->listener->worker->preread;
-
-    (void) quic_lb_crypto_init(&crypto, preread->crypto, QUIC_LB_CRYPTO_MAX);
-
-    expected = 0;
-    initials = 0;
-
-    for (q = ngx_queue_head(&hello->datagrams);
-         q != ngx_queue_sentinel(&hello->datagrams);
-         q = ngx_queue_next(q))
-    {
-        dg = ngx_queue_data(q, ngx_stream_quic_pt_queued_t, queue);
-
-        if (ngx_stream_quic_preread_read_datagram(hello, dg, &crypto,
-                                                  &expected, &initials)
-            != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
-    }
-
-    if (!hello->opened) {
-        return initials ? NGX_ERROR : NGX_AGAIN;
-    }
-
-    if (crypto.len == 0) {
-        return NGX_AGAIN;
-    }
-
-    rc = quic_lb_hello_parse(found, crypto.data, crypto.len);
-
-    if (rc == QUIC_LB_ERR_SHORT) {
-
-        /* the rest may wait for a datagram that is lost */
-
-        return (found->server_name && found->alpn) ? NGX_OK : NGX_AGAIN;
-    }
-
-    return (rc == QUIC_LB_OK) ? NGX_OK : NGX_ERROR;
-}
-
-
-/* a packet that does not open may be anybody's, and is passed over */
-
-static ngx_int_t
-ngx_stream_quic_preread_read_datagram(ngx_stream_quic_preread_hello_t *hello,
-    ngx_stream_quic_pt_queued_t *dg, quic_lb_crypto_t *crypto,
-    uint64_t *expected, ngx_uint_t *initials)
-{
-    const u_char               *data;
-    quic_lb_packet_t            pkt;
-    quic_lb_initial_walk_t      walk;
-    quic_lb_initial_opened_t    opened;
-    ngx_stream_quic_preread_t  *preread;
-
-    preread = hello->flow->listener->worker->preread;
-
-    quic_lb_initial_walk(&walk, dg->data, dg->len);
-
-    while (quic_lb_initial_next(&walk, &pkt, &data) == QUIC_LB_OK) {
-
-        (*initials)++;
-
-        if (pkt.version != hello->version
-            || quic_lb_initial_open(&preread->initial, &hello->keys, &pkt,
-                                    data, *expected, &opened,
-                                    preread->payload)
-               != QUIC_LB_OK)
-        {
-            continue;
-        }
-
-        hello->opened = 1;
-
-        *expected = ngx_max(*expected, opened.number + 1);
-
-        if (quic_lb_crypto_read(crypto, opened.payload, opened.payload_len)
-            != QUIC_LB_OK)
-        {
-            return NGX_ERROR;
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_stream_quic_preread_keep(ngx_stream_quic_preread_hello_t *hello,
-    quic_lb_hello_t *found)
-{
-    u_char         *p;
-    size_t          len;
-    const uint8_t  *alpn, *last;
-
-    if (found->server_name_len) {
-        p = ngx_pnalloc(hello->pool, found->server_name_len);
-        if (p == NULL) {
-            return NGX_ERROR;
-        }
-
-        ngx_memcpy(p, found->server_name, found->server_name_len);
-
-        hello->server_name.data = p;
-        hello->server_name.len = found->server_name_len;
-        hello->address = found->address;
-    }
-
-    if (found->alpn_len == 0) {
-        return NGX_OK;
-    }
-
-    /* a comma takes the place of each length but the first */
-
-    p = ngx_pnalloc(hello->pool, found->alpn_len - 1);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    hello->alpn.data = p;
-    hello->alpn.len = found->alpn_len - 1;
-
-    alpn = found->alpn;
-    last = alpn + found->alpn_len;
-
-    for ( ;; ) {
-        len = *alpn++;
-
-        p = ngx_cpymem(p, alpn, len);
-        alpn += len;
-
-        if (alpn == last) {
-            return NGX_OK;
-        }
-
-        *p++ = ',';
-    }
-}
-
-
 static void
 ngx_stream_quic_preread_unread(ngx_stream_quic_preread_hello_t *hello,
     const char *why)
@@ -632,151 +411,6 @@ ngx_stream_quic_preread_leave(ngx_stream_quic_preread_hello_t *hello)
     ngx_destroy_pool(hello->pool);
 
     ngx_stream_quic_pt_datagram_release(flow, &datagrams, 0);
-}
-
-
-/* runs the session for a connection that is decided, if it is free to run */
-
-void
-ngx_stream_quic_preread_next(ngx_stream_quic_pt_flow_t *flow)
-{
-    ngx_stream_quic_preread_ctx_t    *ctx;
-    ngx_stream_quic_preread_hello_t  *hello;
-
-    ctx = flow->preread;
-
-    if (ctx == NULL || ctx->deciding || !(ctx->waiting || flow->ready)) {
-        return;
-    }
-
-    hello = ngx_stream_quic_preread_decided(ctx);
-
-    if (hello) {
-        ngx_stream_quic_preread_run(flow, hello);
-    }
-}
-
-
-ngx_stream_quic_preread_hello_t *
-ngx_stream_quic_preread_decided(ngx_stream_quic_preread_ctx_t *ctx)
-{
-    ngx_queue_t                      *q;
-    ngx_stream_quic_preread_hello_t  *hello;
-
-    for (q = ngx_queue_head(&ctx->hellos);
-         q != ngx_queue_sentinel(&ctx->hellos);
-         q = ngx_queue_next(q))
-    {
-        hello = ngx_queue_data(q, ngx_stream_quic_preread_hello_t, queue);
-
-        if (hello->decided) {
-            return hello;
-        }
-    }
-
-    return NULL;
-}
-
-
-/* a flow that waits without a ClientHello to wait for */
-
-void
-ngx_stream_quic_preread_pass(ngx_stream_quic_pt_flow_t *flow)
-{
-    ngx_stream_quic_preread_ctx_t  *ctx;
-
-    ctx = flow->preread;
-
-    if (ctx && ctx->waiting && ctx->nhellos == 0) {
-        ngx_stream_quic_preread_run(flow, NULL);
-    }
-}
-
-
-/* the session has run to its end: its upstream is known */
-
-void
-ngx_stream_quic_preread_ready(ngx_stream_quic_pt_flow_t *flow)
-{
-    ngx_queue_t                       datagrams;
-    ngx_stream_quic_preread_ctx_t    *ctx;
-    ngx_stream_quic_preread_hello_t  *hello;
-
-    ctx = flow->preread;
-
-    if (ctx == NULL || ctx->deciding == NULL) {
-        return;
-    }
-
-    hello = ctx->deciding;
-    ctx->deciding = NULL;
-
-    ngx_stream_quic_preread_release(hello, &datagrams);
-
-    /* nothing of the flow refers to the last one any more */
-
-    if (ctx->current) {
-        ngx_destroy_pool(ctx->current->pool);
-    }
-
-    ctx->current = hello;
-
-    ngx_stream_quic_pt_datagram_release(flow, &datagrams, hello->opened);
-}
-
-
-/*
- * It has not: the connection cannot be passed on, those that the flow has
- * already are.  Returns NGX_DECLINED if there are none, and the flow is to be
- * refused.
- */
-
-ngx_int_t
-ngx_stream_quic_preread_failed(ngx_stream_quic_pt_flow_t *flow)
-{
-    ngx_stream_quic_preread_ctx_t    *ctx;
-    ngx_stream_quic_preread_hello_t  *hello;
-
-    ctx = flow->preread;
-
-    if (ctx == NULL || ctx->deciding == NULL || !flow->ready) {
-        return NGX_DECLINED;
-    }
-
-    hello = ctx->deciding;
-    ctx->deciding = NULL;
-
-    ngx_stream_quic_pt_count(flow->listener->worker,
-                             NGX_STREAM_QUIC_PT_REFUSED_FLOW,
-                             hello->ndatagrams);
-
-    flow->bind = ctx->bind;
-    flow->transparent = ctx->transparent;
-
-    ngx_stream_quic_preread_reset(flow, ctx->current ? ctx->current->srv_conf
-                                                     : ctx->srv_conf);
-    ngx_stream_quic_preread_destroy(hello);
-
-    ngx_add_timer(flow->session->connection->read,
-                  ngx_stream_quic_pt_unanswered(flow));
-
-    ngx_stream_quic_preread_next(flow);
-
-    return NGX_OK;
-}
-
-
-/* where to allocate what is of use until the next decision */
-
-ngx_pool_t *
-ngx_stream_quic_preread_pool(ngx_stream_quic_pt_flow_t *flow)
-{
-    ngx_stream_quic_preread_ctx_t  *ctx;
-
-    ctx = flow->preread;
-
-    return (ctx && ctx->deciding) ? ctx->deciding->pool
-                                  : flow->session->connection->pool;
 }
 
 
@@ -839,9 +473,7 @@ ngx_stream_quic_preread_trim(ngx_stream_quic_pt_worker_t *worker)
 }
 
 
-/* gives |datagrams|, to be initialized, all that is held for a connection */
-
-static void
+void
 ngx_stream_quic_preread_release(ngx_stream_quic_preread_hello_t *hello,
     ngx_queue_t *datagrams)
 {
@@ -866,7 +498,7 @@ ngx_stream_quic_preread_release(ngx_stream_quic_preread_hello_t *hello,
 }
 
 
-static void
+void
 ngx_stream_quic_preread_destroy(ngx_stream_quic_preread_hello_t *hello)
 {
     ngx_queue_t                  *q, datagrams;

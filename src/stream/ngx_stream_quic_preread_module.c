@@ -24,8 +24,6 @@ static ngx_int_t ngx_stream_quic_preread_handler(ngx_stream_session_t *s);
 static ngx_int_t ngx_stream_quic_preread_begin(ngx_stream_session_t *s,
     ngx_stream_quic_pt_flow_t *flow,
     ngx_stream_quic_preread_srv_conf_t *conf);
-static ngx_int_t ngx_stream_quic_preread_save(ngx_stream_session_t *s,
-    ngx_stream_quic_preread_ctx_t *ctx);
 static ngx_int_t ngx_stream_quic_preread_server(ngx_stream_session_t *s,
     ngx_stream_quic_preread_hello_t *hello);
 static ngx_int_t ngx_stream_quic_preread_find_server(ngx_stream_session_t *s,
@@ -217,100 +215,6 @@ ngx_stream_quic_preread_begin(ngx_stream_session_t *s,
     ngx_stream_quic_pt_flow_content(flow);
 
     return NGX_DONE;
-}
-
-
-static ngx_int_t
-ngx_stream_quic_preread_save(ngx_stream_session_t *s,
-    ngx_stream_quic_preread_ctx_t *ctx)
-{
-    size_t                        size;
-    ngx_stream_core_main_conf_t  *cmcf;
-
-    cmcf = ngx_stream_get_module_main_conf(s, ngx_stream_core_module);
-
-    size = cmcf->variables.nelts * sizeof(ngx_stream_variable_value_t);
-
-    ctx->variables = ngx_palloc(s->connection->pool, ngx_max(size, 1));
-    if (ctx->variables == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(ctx->variables, s->variables, size);
-
-    ctx->phase_handler = s->phase_handler;
-    ctx->srv_conf = s->srv_conf;
-
-    return NGX_OK;
-}
-
-
-void
-ngx_stream_quic_preread_run(ngx_stream_quic_pt_flow_t *flow,
-    ngx_stream_quic_preread_hello_t *hello)
-{
-    ngx_connection_t               *c;
-    ngx_stream_session_t           *s;
-    ngx_stream_quic_preread_ctx_t  *ctx;
-
-    s = flow->session;
-    c = s->connection;
-    ctx = flow->preread;
-
-    ctx->waiting = 0;
-    ctx->passed = 1;
-    ctx->deciding = hello;
-
-    ctx->bind = flow->bind;
-    ctx->transparent = flow->transparent;
-
-    ngx_stream_quic_preread_reset(flow, ctx->srv_conf);
-
-    s->phase_handler = ctx->phase_handler;
-
-    /* the phase calls nobody while there is a timer: it is set again later */
-
-    if (c->read->timer_set) {
-        ngx_del_timer(c->read);
-    }
-
-    ngx_stream_core_run_phases(s);
-}
-
-
-/* nothing of an earlier connection of the flow is left */
-
-void
-ngx_stream_quic_preread_reset(ngx_stream_quic_pt_flow_t *flow,
-    void **srv_conf)
-{
-    ngx_stream_session_t           *s;
-    ngx_stream_core_srv_conf_t     *cscf;
-    ngx_stream_core_main_conf_t    *cmcf;
-    ngx_stream_quic_preread_ctx_t  *ctx;
-
-    s = flow->session;
-    ctx = flow->preread;
-
-    cmcf = ngx_stream_get_module_main_conf(s, ngx_stream_core_module);
-
-    ngx_memcpy(s->variables, ctx->variables,
-               cmcf->variables.nelts * sizeof(ngx_stream_variable_value_t));
-
-#if (NGX_PCRE)
-    s->captures = NULL;
-    s->ncaptures = 0;
-#endif
-
-    if (s->srv_conf == srv_conf) {
-        return;
-    }
-
-    s->srv_conf = srv_conf;
-
-    cscf = ngx_stream_get_module_srv_conf(s, ngx_stream_core_module);
-
-    ngx_set_connection_log(s->connection, cscf->error_log);
 }
 
 

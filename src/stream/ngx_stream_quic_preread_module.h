@@ -6,10 +6,11 @@
 
 /*
  * Preread: the ClientHello of a new connection is read before its server is
- * chosen.  The datagrams of such a connection are held until the ClientHello is
- * complete, or will not be (_hello.c); then the session of its flow runs from
- * the preread phase on, with the virtual server and the variables of that
- * ClientHello (_module.c), once for each new connection of the flow.
+ * chosen.  The datagrams of such a connection are held (_hello.c) until the
+ * ClientHello in them (_read.c) is complete, or will not be; then the session
+ * of its flow runs from the preread phase on (_session.c), with the virtual
+ * server and the variables of that ClientHello (_module.c), once for each new
+ * connection of the flow.
  */
 
 
@@ -113,26 +114,49 @@ struct ngx_stream_quic_preread_ctx_s {
     void                           **srv_conf;
     ngx_stream_variable_value_t     *variables;
 
-    ngx_addr_t                      *bind;        /* before the last run */
+    /* before the last run */
+    ngx_addr_t                      *bind;
     ngx_uint_t                       transparent;
+    ngx_msec_t                       rest;        /* of its timer, 0: none */
 
     unsigned                         waiting:1;   /* in the phase */
     unsigned                         passed:1;
 };
 
 
-/* _hello.c; what passthrough calls is in its own header */
+/*
+ * What passthrough calls is in its own header.
+ *
+ * _hello.c: queued holds what has waited for the session of |flow| and begins
+ * a connection.  release takes |hello| from its flow and gives |datagrams|, to
+ * be initialized, all that was held for it; destroy frees both.
+ */
 
 void ngx_stream_quic_preread_queued(ngx_stream_quic_pt_flow_t *flow);
+void ngx_stream_quic_preread_release(ngx_stream_quic_preread_hello_t *hello,
+    ngx_queue_t *datagrams);
+void ngx_stream_quic_preread_destroy(ngx_stream_quic_preread_hello_t *hello);
+
+/*
+ * _read.c: read returns NGX_OK if |found| has what there is to know, NGX_AGAIN
+ * if more datagrams may tell more, NGX_ERROR if not.  What |found| points to is
+ * good until the next call; keep copies it into |hello|.
+ */
+
+ngx_int_t ngx_stream_quic_preread_read(ngx_stream_quic_preread_hello_t *hello,
+    quic_lb_hello_t *found);
+ngx_int_t ngx_stream_quic_preread_keep(ngx_stream_quic_preread_hello_t *hello,
+    quic_lb_hello_t *found);
+
+/*
+ * _session.c: save keeps what the session is to be run from.  decided returns
+ * a connection that is to have its run, or NULL.
+ */
+
+ngx_int_t ngx_stream_quic_preread_save(ngx_stream_session_t *s,
+    ngx_stream_quic_preread_ctx_t *ctx);
 ngx_stream_quic_preread_hello_t *ngx_stream_quic_preread_decided(
     ngx_stream_quic_preread_ctx_t *ctx);
-
-/* _module.c: runs the session of |flow| for |hello|, NULL: for none */
-
-void ngx_stream_quic_preread_run(ngx_stream_quic_pt_flow_t *flow,
-    ngx_stream_quic_preread_hello_t *hello);
-void ngx_stream_quic_preread_reset(ngx_stream_quic_pt_flow_t *flow,
-    void **srv_conf);
 
 
 extern ngx_module_t  ngx_stream_quic_preread_module;

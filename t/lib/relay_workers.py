@@ -25,8 +25,8 @@ about how connections begin.
                          first one for its first packet: "version"
     rekey                both ends in turn go to new keys, in mid-transfer
     cycles COUNT         connections that come, have one stream and go, ten at
-                         a time: "rss" of the worker after half of them and at
-                         the end, and "fds" that it has more than before
+                         a time: after each quarter of them "rss" of the worker
+                         and "fds" that it has more than before
     preferred            goes to the preferred address in mid-transfer: "from",
                          how many datagrams come by which port after that
     reset                writes "ready", and when a line has come sends until
@@ -408,20 +408,35 @@ async def rekey(ends, options):
                        for peer in pair.sides(True)]}
 
 
+# of all cycles: what is told of each
+QUARTERS = 4
+
+
 async def cycles(ends, options, count):
     count, parallel = int(count), 10
     folder = f"/proc/{options.worker}/fd"
     idle = len(os.listdir(folder))
     rss, fds = [], []
 
-    async def cycle():
+    async def come():
         client = await ends.client()
-        stream = client.open()
-        stream.send(500, fin=True)
-        # of whichever connection of these ten it is the end
+        client.open().send(500, fin=True)
+
+        return client
+
+    async def seen():
         upstream = await asyncio.wait_for(ends.accepted.get(), PATIENCE)
         await upstream.until(lambda: upstream.stream(0).fin, "a stream")
-        client.close()
+
+    # which connection is whose upstream is not told: so none goes before the
+    # streams of all ten are there
+
+    async def cycle():
+        clients = await asyncio.gather(*(come() for _ in range(parallel)))
+        await asyncio.gather(*(seen() for _ in range(parallel)))
+
+        for client in clients:
+            client.close()
 
     async def record():
         # those that are closing say so again for a while
@@ -434,14 +449,12 @@ async def cycles(ends, options, count):
         rss.append(memory(options.worker))
         fds.append(len(os.listdir(folder)) - idle)
 
-    for number in range(count // parallel):
-        if number == count // parallel // 2:
-            await record()
+    for _ in range(QUARTERS):
+        for _ in range(count // parallel // QUARTERS):
+            await cycle()
+            forget_all(ends)
 
-        await asyncio.gather(*(cycle() for _ in range(parallel)))
-        forget_all(ends)
-
-    await record()
+        await record()
 
     return {"rss": rss, "fds": fds}
 

@@ -1,0 +1,912 @@
+
+/*
+ * The floor that the relay of streams is measured against: two QUIC endpoints
+ * of ngtcp2 that do no more than to move octets.
+ *
+ *     endpoints server ADDRESS PORT CERTIFICATE KEY
+ *     endpoints client ADDRESS PORT STREAMS OCTETS
+ *
+ * The client opens STREAMS streams at once, asks for OCTETS octets on each,
+ * counts what comes, and closes the connection.  The server has one connection
+ * at a time, goes on to the next, and is ended by a signal.  At the end of a
+ * connection both print what it took:
+ *
+ *     octets=N seconds=N cpu=N
+ *
+ * "cpu" are seconds of this process, from getrusage().  Sends are by
+ * UDP_SEGMENT, reads with UDP_GRO; the ALPN is "floor".  There is no address
+ * validation and no migration, and the client verifies nothing.
+ */
+
+
+#define _GNU_SOURCE
+
+#include "bench.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <ngtcp2/ngtcp2.h>
+#include <ngtcp2/ngtcp2_crypto.h>
+#include <ngtcp2/ngtcp2_crypto_ossl.h>
+#include <openssl/rand.h>
+
+
+#define STREAMS      128         /* of a connection, both from 1 on */
+#define WINDOW       (1 << 20)   /* octets, of a stream */
+#define CREDIT       (16 << 20)  /* octets, of a connection */
+#define BUFFER       65536
+#define REQUEST      8           /* octets: how many are wanted */
+#define TURN         16          /* reads between writes */
+#define CID          8
+#define RCVBUF       (4 << 20)
+#define IDLE         (20 * NGTCP2_SECONDS)
+
+#define ALPN         "\005floor"
+
+
+typedef struct {
+    int64_t                  id;
+    uint64_t                 left;       /* octets to be sent */
+    const uint8_t           *data;       /* of them, NULL: |content| */
+    unsigned                 nrequest;
+    unsigned                 active:1;   /* the FIN has not been sent */
+    unsigned                 blocked:1;  /* by the flow control of the stream */
+    uint8_t                  request[REQUEST];
+} stream_t;
+
+
+/* the only connection */
+
+typedef struct {
+    ngtcp2_conn             *qc;         /* NULL: there is none */
+    SSL                     *ssl;
+    ngtcp2_crypto_ossl_ctx  *ossl;
+    ngtcp2_crypto_conn_ref   ref;
+    unsigned                 nstreams;
+    unsigned                 next;       /* stream to be tried */
+    unsigned                 finished;   /* streams with a FIN received */
+    uint64_t                 octets;
+    uint64_t                 cpu;        /* ns, at its begin */
+    ngtcp2_tstamp            began;
+    stream_t                 streams[STREAMS];
+} end_t;
+
+
+static void die(const char *what);
+static ngtcp2_tstamp now(void);
+static uint64_t cpu(void);
+static void open_socket(const char *address, const char *port);
+static void open_tls(const char *certificate, const char *key);
+static int select_alpn(SSL *ssl, const unsigned char **out,
+    unsigned char *outlen, const unsigned char *in, unsigned int inlen,
+    void *arg);
+static void begin(void);
+static void attach(SSL *ssl);
+static void defaults(ngtcp2_settings *settings,
+    ngtcp2_transport_params *params);
+static void random_cid(ngtcp2_cid *cid, size_t len);
+static void start_client(void);
+static void start_server(const uint8_t *data, size_t len);
+static void finish(void);
+static int wait_for_more(void);
+static void receive(void);
+static size_t segment_size(struct msghdr *msg, size_t len);
+static int receive_one(uint8_t *data, size_t len);
+static void transmit(void);
+static void transmit_run(uint8_t *data, size_t len, size_t segment);
+static ngtcp2_ssize write_packet(ngtcp2_conn *qc, ngtcp2_path *to,
+    ngtcp2_pkt_info *pi, uint8_t *dest, size_t len, ngtcp2_tstamp ts,
+    void *data);
+static stream_t *next_stream(void);
+static stream_t *add_stream(int64_t id);
+static stream_t *find_stream(int64_t id);
+static ngtcp2_conn *get_conn(ngtcp2_crypto_conn_ref *ref);
+static void cb_rand(uint8_t *dest, size_t len, const ngtcp2_rand_ctx *ctx);
+static int cb_new_cid(ngtcp2_conn *qc, ngtcp2_cid *cid,
+    ngtcp2_stateless_reset_token *token, size_t len, void *data);
+static int cb_handshaked(ngtcp2_conn *qc, void *data);
+static int cb_stream_open(ngtcp2_conn *qc, int64_t id, void *data);
+static int cb_stream_data(ngtcp2_conn *qc, uint32_t flags, int64_t id,
+    uint64_t offset, const uint8_t *data, size_t len, void *user,
+    void *stream);
+static int cb_stream_credit(ngtcp2_conn *qc, int64_t id, uint64_t max,
+    void *data, void *stream);
+
+
+static const ngtcp2_callbacks  callbacks = {
+    .client_initial = ngtcp2_crypto_client_initial_cb,
+    .recv_client_initial = ngtcp2_crypto_recv_client_initial_cb,
+    .recv_crypto_data = ngtcp2_crypto_recv_crypto_data_cb,
+    .recv_retry = ngtcp2_crypto_recv_retry_cb,
+    .encrypt = ngtcp2_crypto_encrypt_cb,
+    .decrypt = ngtcp2_crypto_decrypt_cb,
+    .hp_mask = ngtcp2_crypto_hp_mask_cb,
+    .update_key = ngtcp2_crypto_update_key_cb,
+    .delete_crypto_aead_ctx = ngtcp2_crypto_delete_crypto_aead_ctx_cb,
+    .delete_crypto_cipher_ctx = ngtcp2_crypto_delete_crypto_cipher_ctx_cb,
+    .get_path_challenge_data2 = ngtcp2_crypto_get_path_challenge_data2_cb,
+    .version_negotiation = ngtcp2_crypto_version_negotiation_cb,
+
+    .handshake_completed = cb_handshaked,
+    .stream_open = cb_stream_open,
+    .recv_stream_data = cb_stream_data,
+    .extend_max_stream_data = cb_stream_credit,
+    .rand = cb_rand,
+    .get_new_connection_id2 = cb_new_cid
+};
+
+
+static int                  fd, server;
+static unsigned             wanted_streams;
+static uint64_t             wanted;      /* octets of each stream */
+static end_t                end;
+static SSL_CTX             *tls;
+static struct sockaddr_in   local, remote;
+static ngtcp2_path          path;
+static uint8_t              in[BUFFER], out[BUFFER], content[BUFFER];
+
+
+int
+main(int argc, char **argv)
+{
+    if (argc != 6
+        || (strcmp(argv[1], "server") != 0 && strcmp(argv[1], "client") != 0))
+    {
+        fprintf(stderr, "usage: endpoints server ADDRESS PORT CERTIFICATE KEY\n"
+                        "       endpoints client ADDRESS PORT STREAMS OCTETS\n");
+        exit(2);
+    }
+
+    server = (strcmp(argv[1], "server") == 0);
+
+    if (ngtcp2_crypto_ossl_init() != 0
+        || RAND_bytes(content, sizeof(content)) != 1)
+    {
+        die("start");
+    }
+
+    open_socket(argv[2], argv[3]);
+
+    if (server) {
+        open_tls(argv[4], argv[5]);
+
+    } else {
+        wanted_streams = (unsigned) atoi(argv[4]);
+        wanted = strtoull(argv[5], NULL, 10);
+
+        if (wanted_streams < 1 || wanted_streams > STREAMS) {
+            die("STREAMS");
+        }
+
+        open_tls(NULL, NULL);
+        start_client();
+        transmit();
+    }
+
+    for ( ;; ) {
+
+        if (wait_for_more()) {
+            receive();
+        }
+
+        if (end.qc && ngtcp2_conn_get_expiry(end.qc) <= now()
+            && ngtcp2_conn_handle_expiry(end.qc, now()) != 0)
+        {
+            finish();
+        }
+
+        if (end.qc) {
+            transmit();
+        }
+    }
+}
+
+
+static void
+die(const char *what)
+{
+    perror(what);
+    exit(1);
+}
+
+
+static ngtcp2_tstamp
+now(void)
+{
+    struct timespec  ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+
+    return (ngtcp2_tstamp) ts.tv_sec * NGTCP2_SECONDS
+           + (ngtcp2_tstamp) ts.tv_nsec;
+}
+
+
+static uint64_t
+cpu(void)
+{
+    struct rusage  usage;
+
+    getrusage(RUSAGE_SELF, &usage);
+
+    return (uint64_t) (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec)
+           * NGTCP2_SECONDS
+           + (uint64_t) (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec)
+             * NGTCP2_MICROSECONDS;
+}
+
+
+static void
+open_socket(const char *address, const char *port)
+{
+    int                  on, size;
+    socklen_t            len;
+    struct sockaddr_in   sin;
+
+    memset(&sin, 0, sizeof(sin));
+
+    sin.sin_family = AF_INET;
+    sin.sin_addr.s_addr = inet_addr(address);
+    sin.sin_port = htons((uint16_t) atoi(port));
+
+    on = 1;
+    size = RCVBUF;
+    len = sizeof(local);
+    fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+
+    if (fd == -1
+        || setsockopt(fd, SOL_UDP, UDP_GRO, &on, sizeof(int)) == -1
+        || setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof(int)) == -1
+        || (server ? bind(fd, (struct sockaddr *) &sin, sizeof(sin))
+                   : connect(fd, (struct sockaddr *) &sin, sizeof(sin))) == -1
+        || getsockname(fd, (struct sockaddr *) &local, &len) == -1)
+    {
+        die("socket");
+    }
+
+    remote = sin;                        /* of a server: that of its client */
+
+    path.local.addr = (struct sockaddr *) &local;
+    path.local.addrlen = sizeof(local);
+    path.remote.addr = (struct sockaddr *) &remote;
+    path.remote.addrlen = sizeof(remote);
+}
+
+
+static void
+open_tls(const char *certificate, const char *key)
+{
+    tls = SSL_CTX_new(server ? TLS_server_method() : TLS_client_method());
+
+    if (tls == NULL
+        || SSL_CTX_set_min_proto_version(tls, TLS1_3_VERSION) != 1)
+    {
+        die("TLS");
+    }
+
+    if (!server) {
+        return;
+    }
+
+    /* RFC 9001, 8.4 */
+
+    SSL_CTX_clear_options(tls, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
+    SSL_CTX_set_alpn_select_cb(tls, select_alpn, NULL);
+
+    if (SSL_CTX_use_certificate_chain_file(tls, certificate) != 1
+        || SSL_CTX_use_PrivateKey_file(tls, key, SSL_FILETYPE_PEM) != 1)
+    {
+        die("certificate");
+    }
+}
+
+
+static int
+select_alpn(SSL *ssl, const unsigned char **chosen, unsigned char *len,
+    const unsigned char *offer, unsigned int size, void *arg)
+{
+    if (size != sizeof(ALPN) - 1 || memcmp(offer, ALPN, size) != 0) {
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+    }
+
+    *chosen = offer + 1;
+    *len = offer[0];
+
+    return SSL_TLSEXT_ERR_OK;
+}
+
+
+static void
+begin(void)
+{
+    memset(&end, 0, sizeof(end));
+
+    end.began = now();
+    end.cpu = cpu();
+    end.ssl = SSL_new(tls);
+
+    if (end.ssl == NULL) {
+        die("SSL_new()");
+    }
+}
+
+
+static void
+attach(SSL *ssl)
+{
+    if (ngtcp2_crypto_ossl_ctx_new(&end.ossl, ssl) != 0) {
+        die("ngtcp2_crypto_ossl_ctx_new()");
+    }
+
+    end.ref.get_conn = get_conn;
+    end.ref.user_data = &end;
+
+    SSL_set_app_data(ssl, &end.ref);
+    ngtcp2_conn_set_tls_native_handle(end.qc, end.ossl);
+}
+
+
+static void
+defaults(ngtcp2_settings *settings, ngtcp2_transport_params *params)
+{
+    ngtcp2_settings_default(settings);
+
+    settings->initial_ts = end.began;
+
+    ngtcp2_transport_params_default(params);
+
+    params->initial_max_stream_data_bidi_local = WINDOW;
+    params->initial_max_stream_data_bidi_remote = WINDOW;
+    params->initial_max_data = CREDIT;
+    params->initial_max_streams_bidi = STREAMS;
+    params->max_idle_timeout = IDLE;
+}
+
+
+static void
+random_cid(ngtcp2_cid *cid, size_t len)
+{
+    cid->datalen = len;
+
+    if (RAND_bytes(cid->data, (int) len) != 1) {
+        die("RAND_bytes()");
+    }
+}
+
+
+static void
+start_client(void)
+{
+    ngtcp2_cid               dcid, scid;
+    ngtcp2_settings          settings;
+    ngtcp2_transport_params  params;
+
+    begin();
+    defaults(&settings, &params);
+    random_cid(&dcid, NGTCP2_MAX_CIDLEN);
+    random_cid(&scid, CID);
+
+    SSL_set_connect_state(end.ssl);
+
+    if (ngtcp2_conn_client_new(&end.qc, &dcid, &scid, &path,
+                               NGTCP2_PROTO_VER_V1, &callbacks, &settings,
+                               &params, NULL, &end)
+        != 0
+        || ngtcp2_crypto_ossl_configure_client_session(end.ssl) != 0
+        || SSL_set_alpn_protos(end.ssl, (const uint8_t *) ALPN,
+                               sizeof(ALPN) - 1)
+           != 0)
+    {
+        die("client");
+    }
+
+    attach(end.ssl);
+}
+
+
+/* |data|: an Initial, if it is to be a connection */
+
+static void
+start_server(const uint8_t *data, size_t len)
+{
+    ngtcp2_cid               scid;
+    ngtcp2_pkt_hd            hd;
+    ngtcp2_settings          settings;
+    ngtcp2_transport_params  params;
+
+    if (ngtcp2_accept(&hd, data, len) != 0) {
+        return;
+    }
+
+    begin();
+    defaults(&settings, &params);
+    random_cid(&scid, CID);
+
+    params.original_dcid = hd.dcid;
+    params.original_dcid_present = 1;
+
+    SSL_set_accept_state(end.ssl);
+
+    if (ngtcp2_conn_server_new(&end.qc, &hd.scid, &scid, &path, hd.version,
+                               &callbacks, &settings, &params, NULL, &end)
+        != 0
+        || ngtcp2_crypto_ossl_configure_server_session(end.ssl) != 0)
+    {
+        die("server");
+    }
+
+    attach(end.ssl);
+}
+
+
+/* the connection is over, by whatever end; of a client the process, too */
+
+static void
+finish(void)
+{
+    int  complete;
+
+    complete = !server && end.finished == wanted_streams
+               && end.octets == wanted * wanted_streams;
+
+    printf("octets=%llu seconds=%.6f cpu=%.6f\n",
+           (unsigned long long) end.octets,
+           (double) (now() - end.began) / NGTCP2_SECONDS,
+           (double) (cpu() - end.cpu) / NGTCP2_SECONDS);
+    fflush(stdout);
+
+    if (!server) {
+        exit(!complete);
+    }
+
+    SSL_set_app_data(end.ssl, NULL);
+    ngtcp2_conn_del(end.qc);
+    ngtcp2_crypto_ossl_ctx_del(end.ossl);
+    SSL_free(end.ssl);
+    end.qc = NULL;
+}
+
+
+/* for a datagram or a timer; true: there is a datagram */
+
+static int
+wait_for_more(void)
+{
+    ngtcp2_tstamp    expiry, at;
+    struct pollfd    event;
+    struct timespec  timeout, *to;
+
+    to = NULL;
+    expiry = end.qc ? ngtcp2_conn_get_expiry(end.qc) : UINT64_MAX;
+
+    if (expiry != UINT64_MAX) {
+        at = now();
+        expiry = expiry > at ? expiry - at : 0;
+        timeout.tv_sec = (time_t) (expiry / NGTCP2_SECONDS);
+        timeout.tv_nsec = (long) (expiry % NGTCP2_SECONDS);
+        to = &timeout;
+    }
+
+    event.fd = fd;
+    event.events = POLLIN;
+
+    return ppoll(&event, 1, to, NULL) > 0;
+}
+
+
+static void
+receive(void)
+{
+    int                 turn;
+    ssize_t             n;
+    size_t              pos, len, segment;
+    struct iovec        iov;
+    struct msghdr       msg;
+    struct sockaddr_in  from;
+    union {
+        struct cmsghdr  align;
+        char            data[CMSG_SPACE(sizeof(int))];
+    } control;
+
+    for (turn = 0; turn < TURN; turn++) {
+        memset(&msg, 0, sizeof(msg));
+
+        iov.iov_base = in;
+        iov.iov_len = sizeof(in);
+
+        msg.msg_name = &from;
+        msg.msg_namelen = sizeof(from);
+        msg.msg_iov = &iov;
+        msg.msg_iovlen = 1;
+        msg.msg_control = &control;
+        msg.msg_controllen = sizeof(control);
+
+        n = recvmsg(fd, &msg, 0);
+
+        if (n == -1) {
+            return;
+        }
+
+        if (end.qc == NULL) {
+            remote = from;
+        }
+
+        /* of a client that is gone */
+
+        if (memcmp(&remote, &from, sizeof(from)) != 0) {
+            continue;
+        }
+
+        segment = segment_size(&msg, (size_t) n);
+
+        for (pos = 0; pos < (size_t) n; pos += len) {
+            len = (size_t) n - pos < segment ? (size_t) n - pos : segment;
+
+            if (receive_one(in + pos, len) != 0) {
+                finish();
+                break;
+            }
+        }
+    }
+}
+
+
+static size_t
+segment_size(struct msghdr *msg, size_t len)
+{
+    int              size;
+    struct cmsghdr  *cmsg;
+
+    cmsg = CMSG_FIRSTHDR(msg);
+
+    if (cmsg == NULL || cmsg->cmsg_type != UDP_GRO) {
+        return len;
+    }
+
+    memcpy(&size, CMSG_DATA(cmsg), sizeof(int));
+
+    return (size_t) size;
+}
+
+
+/* not 0: the connection is over */
+
+static int
+receive_one(uint8_t *data, size_t len)
+{
+    if (end.qc == NULL) {
+        start_server(data, len);
+    }
+
+    if (end.qc == NULL) {
+        return 0;
+    }
+
+    return ngtcp2_conn_read_pkt(end.qc, &path, NULL, data, len, now());
+}
+
+
+/* all that may be sent now; a client that has everything says good-bye */
+
+static void
+transmit(void)
+{
+    size_t               size, quantum, sent, segment;
+    ngtcp2_ccerr         error;
+    ngtcp2_ssize         n;
+    ngtcp2_tstamp        ts;
+    ngtcp2_pkt_info      pi;
+    ngtcp2_path_storage  to;
+
+    ts = now();
+    ngtcp2_path_storage_zero(&to);
+
+    if (!server && end.finished == wanted_streams) {
+        ngtcp2_ccerr_default(&error);
+        n = ngtcp2_conn_write_connection_close(end.qc, &to.path, &pi, out,
+                                               sizeof(out), &error, ts);
+        if (n > 0) {
+            transmit_run(out, (size_t) n, (size_t) n);
+        }
+
+        finish();
+    }
+
+    quantum = ngtcp2_conn_get_send_quantum(end.qc);
+
+    for (sent = 0; sent < quantum; sent += (size_t) n) {
+        size = ngtcp2_conn_get_max_tx_udp_payload_size(end.qc);
+
+        if (size < quantum - sent) {
+            size = quantum - sent;
+        }
+
+        if (size > BENCH_PAYLOAD) {
+            size = BENCH_PAYLOAD;
+        }
+
+        n = ngtcp2_conn_write_aggregate_pkt2(end.qc, &to.path, &pi, out, size,
+                                             &segment, write_packet,
+                                             BENCH_SEGMENTS, ts);
+        if (n < 0) {
+            finish();
+            return;
+        }
+
+        if (n == 0) {
+            break;
+        }
+
+        transmit_run(out, (size_t) n, segment);
+    }
+
+    ngtcp2_conn_update_pkt_tx_time(end.qc, ts);
+}
+
+
+static void
+transmit_run(uint8_t *data, size_t len, size_t segment)
+{
+    uint16_t         size;
+    struct iovec     iov;
+    struct msghdr    msg;
+    struct cmsghdr  *cmsg;
+    union {
+        struct cmsghdr  align;
+        char            data[CMSG_SPACE(sizeof(uint16_t))];
+    } control;
+
+    memset(&msg, 0, sizeof(msg));
+
+    iov.iov_base = data;
+    iov.iov_len = len;
+
+    msg.msg_iov = &iov;
+    msg.msg_iovlen = 1;
+
+    if (server) {
+        msg.msg_name = &remote;
+        msg.msg_namelen = sizeof(remote);
+    }
+
+    if (len > segment) {
+        size = (uint16_t) segment;
+
+        msg.msg_control = &control;
+        msg.msg_controllen = sizeof(control);
+
+        cmsg = CMSG_FIRSTHDR(&msg);
+        cmsg->cmsg_level = SOL_UDP;
+        cmsg->cmsg_type = UDP_SEGMENT;
+        cmsg->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+        memcpy(CMSG_DATA(cmsg), &size, sizeof(uint16_t));
+    }
+
+    /* what fails is as if lost */
+
+    (void) sendmsg(fd, &msg, 0);
+}
+
+
+static ngtcp2_ssize
+write_packet(ngtcp2_conn *qc, ngtcp2_path *to, ngtcp2_pkt_info *pi,
+    uint8_t *dest, size_t len, ngtcp2_tstamp ts, void *data)
+{
+    int            full;
+    uint32_t       flags;
+    stream_t      *stream;
+    ngtcp2_vec     vec;
+    ngtcp2_ssize   n, written;
+
+    full = 0;
+
+    for ( ;; ) {
+        flags = 0;
+        stream = full ? NULL : next_stream();
+
+        if (stream) {
+            vec.base = (uint8_t *) (stream->data ? stream->data : content);
+            vec.len = stream->left < BUFFER ? stream->left : BUFFER;
+            flags = NGTCP2_WRITE_STREAM_FLAG_MORE;
+
+            if (vec.len == stream->left) {
+                flags |= NGTCP2_WRITE_STREAM_FLAG_FIN;
+            }
+        }
+
+        n = ngtcp2_conn_writev_stream(qc, to, pi, dest, len, &written, flags,
+                                      stream ? stream->id : -1, &vec,
+                                      stream != NULL, ts);
+
+        if (stream && written >= 0) {
+            stream->left -= (uint64_t) written;
+            stream->active = (stream->left != 0);
+        }
+
+        if (n == NGTCP2_ERR_STREAM_DATA_BLOCKED) {
+
+            /* RFC 9000, 4.1: by the credit of the connection, or its own */
+
+            full = (ngtcp2_conn_get_max_data_left(qc) == 0);
+            stream->blocked = !full;
+
+        } else if (n != NGTCP2_ERR_WRITE_MORE) {
+            return n;
+        }
+    }
+}
+
+
+/* in turn */
+
+static stream_t *
+next_stream(void)
+{
+    unsigned   i;
+    stream_t  *stream;
+
+    for (i = 0; i < end.nstreams; i++) {
+        stream = &end.streams[end.next++ % end.nstreams];
+
+        if (stream->active && !stream->blocked) {
+            return stream;
+        }
+    }
+
+    return NULL;
+}
+
+
+static stream_t *
+add_stream(int64_t id)
+{
+    stream_t  *stream;
+
+    if (end.nstreams == STREAMS) {
+        return NULL;
+    }
+
+    stream = &end.streams[end.nstreams++];
+    stream->id = id;
+
+    return stream;
+}
+
+
+static stream_t *
+find_stream(int64_t id)
+{
+    unsigned  i;
+
+    for (i = 0; i < end.nstreams; i++) {
+        if (end.streams[i].id == id) {
+            return &end.streams[i];
+        }
+    }
+
+    return NULL;
+}
+
+
+static ngtcp2_conn *
+get_conn(ngtcp2_crypto_conn_ref *ref)
+{
+    return end.qc;
+}
+
+
+static void
+cb_rand(uint8_t *dest, size_t len, const ngtcp2_rand_ctx *ctx)
+{
+    (void) RAND_bytes(dest, (int) len);
+}
+
+
+static int
+cb_new_cid(ngtcp2_conn *qc, ngtcp2_cid *cid,
+    ngtcp2_stateless_reset_token *token, size_t len, void *data)
+{
+    random_cid(cid, len);
+    (void) RAND_bytes(token->data, sizeof(token->data));
+
+    return 0;
+}
+
+
+static int
+cb_handshaked(ngtcp2_conn *qc, void *data)
+{
+    int        i;
+    int64_t    id;
+    unsigned   n;
+    stream_t  *stream;
+
+    for (n = 0; !server && n < wanted_streams; n++) {
+
+        if (ngtcp2_conn_open_bidi_stream(qc, &id, NULL) != 0) {
+            return NGTCP2_ERR_CALLBACK_FAILURE;
+        }
+
+        stream = add_stream(id);
+
+        for (i = 0; i < REQUEST; i++) {
+            stream->request[i] = (uint8_t) (wanted >> (8 * (REQUEST - 1 - i)));
+        }
+
+        stream->data = stream->request;
+        stream->left = REQUEST;
+        stream->active = 1;
+    }
+
+    return 0;
+}
+
+
+static int
+cb_stream_open(ngtcp2_conn *qc, int64_t id, void *data)
+{
+    return add_stream(id) ? 0 : NGTCP2_ERR_CALLBACK_FAILURE;
+}
+
+
+static int
+cb_stream_data(ngtcp2_conn *qc, uint32_t flags, int64_t id, uint64_t offset,
+    const uint8_t *data, size_t len, void *user, void *unused)
+{
+    size_t     i;
+    stream_t  *stream;
+
+    if (!server) {
+        end.octets += len;
+        end.finished += (flags & NGTCP2_STREAM_DATA_FLAG_FIN) != 0;
+
+        ngtcp2_conn_extend_max_offset(qc, len);
+
+        return ngtcp2_conn_extend_max_stream_offset(qc, id, len);
+    }
+
+    stream = find_stream(id);
+
+    if (stream == NULL || stream->nrequest + len > REQUEST) {
+        return NGTCP2_ERR_CALLBACK_FAILURE;
+    }
+
+    for (i = 0; i < len; i++) {
+        stream->left = stream->left << 8 | data[i];
+    }
+
+    stream->nrequest += (unsigned) len;
+
+    if (stream->nrequest == REQUEST && !stream->active) {
+        stream->active = 1;
+        end.octets += stream->left;
+    }
+
+    return 0;
+}
+
+
+/* MAX_STREAM_DATA has come */
+
+static int
+cb_stream_credit(ngtcp2_conn *qc, int64_t id, uint64_t max, void *data,
+    void *unused)
+{
+    stream_t  *stream;
+
+    stream = find_stream(id);
+
+    if (stream) {
+        stream->blocked = 0;
+    }
+
+    return 0;
+}

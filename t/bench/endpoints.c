@@ -19,19 +19,10 @@
  */
 
 
-#define _GNU_SOURCE
+#include "endpoints.h"
 
-#include "bench.h"
-
-#include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <ngtcp2/ngtcp2.h>
 #include <ngtcp2/ngtcp2_crypto.h>
@@ -39,14 +30,13 @@
 #include <openssl/rand.h>
 
 
-#define STREAMS      128         /* of a connection, both from 1 on */
+#define STREAMS      128         /* of a connection, the most */
 #define WINDOW       (1 << 20)   /* octets, of a stream */
 #define CREDIT       (16 << 20)  /* octets, of a connection */
 #define BUFFER       65536
 #define REQUEST      8           /* octets: how many are wanted */
 #define TURN         16          /* reads between writes */
 #define CID          8
-#define RCVBUF       (4 << 20)
 #define IDLE         (20 * NGTCP2_SECONDS)
 
 #define ALPN         "\005floor"
@@ -80,10 +70,7 @@ typedef struct {
 } end_t;
 
 
-static void die(const char *what);
-static ngtcp2_tstamp now(void);
-static uint64_t cpu(void);
-static void open_socket(const char *address, const char *port);
+static void open_path(const char *address, const char *port);
 static void open_tls(const char *certificate, const char *key);
 static int select_alpn(SSL *ssl, const unsigned char **out,
     unsigned char *outlen, const unsigned char *in, unsigned int inlen,
@@ -96,12 +83,9 @@ static void random_cid(ngtcp2_cid *cid, size_t len);
 static void start_client(void);
 static void start_server(const uint8_t *data, size_t len);
 static void finish(void);
-static int wait_for_more(void);
 static void receive(void);
-static size_t segment_size(struct msghdr *msg, size_t len);
-static int receive_one(uint8_t *data, size_t len);
+static int receive_train(uint8_t *data, size_t len, size_t segment);
 static void transmit(void);
-static void transmit_run(uint8_t *data, size_t len, size_t segment);
 static ngtcp2_ssize write_packet(ngtcp2_conn *qc, ngtcp2_path *to,
     ngtcp2_pkt_info *pi, uint8_t *dest, size_t len, ngtcp2_tstamp ts,
     void *data);
@@ -157,11 +141,14 @@ static uint8_t              in[BUFFER], out[BUFFER], content[BUFFER];
 int
 main(int argc, char **argv)
 {
+    ngtcp2_tstamp  expiry;
+
     if (argc != 6
         || (strcmp(argv[1], "server") != 0 && strcmp(argv[1], "client") != 0))
     {
-        fprintf(stderr, "usage: endpoints server ADDRESS PORT CERTIFICATE KEY\n"
-                        "       endpoints client ADDRESS PORT STREAMS OCTETS\n");
+        fprintf(stderr,
+                "usage: endpoints server ADDRESS PORT CERTIFICATE KEY\n"
+                "       endpoints client ADDRESS PORT STREAMS OCTETS\n");
         exit(2);
     }
 
@@ -170,10 +157,10 @@ main(int argc, char **argv)
     if (ngtcp2_crypto_ossl_init() != 0
         || RAND_bytes(content, sizeof(content)) != 1)
     {
-        die("start");
+        endpoints_die("start");
     }
 
-    open_socket(argv[2], argv[3]);
+    open_path(argv[2], argv[3]);
 
     if (server) {
         open_tls(argv[4], argv[5]);
@@ -183,7 +170,7 @@ main(int argc, char **argv)
         wanted = strtoull(argv[5], NULL, 10);
 
         if (wanted_streams < 1 || wanted_streams > STREAMS) {
-            die("STREAMS");
+            endpoints_die("STREAMS");
         }
 
         open_tls(NULL, NULL);
@@ -193,12 +180,14 @@ main(int argc, char **argv)
 
     for ( ;; ) {
 
-        if (wait_for_more()) {
+        expiry = end.qc ? ngtcp2_conn_get_expiry(end.qc) : UINT64_MAX;
+
+        if (endpoints_wait(fd, expiry)) {
             receive();
         }
 
-        if (end.qc && ngtcp2_conn_get_expiry(end.qc) <= now()
-            && ngtcp2_conn_handle_expiry(end.qc, now()) != 0)
+        if (end.qc && ngtcp2_conn_get_expiry(end.qc) <= endpoints_now()
+            && ngtcp2_conn_handle_expiry(end.qc, endpoints_now()) != 0)
         {
             finish();
         }
@@ -211,68 +200,17 @@ main(int argc, char **argv)
 
 
 static void
-die(const char *what)
+open_path(const char *address, const char *port)
 {
-    perror(what);
-    exit(1);
-}
+    memset(&remote, 0, sizeof(remote));
 
+    remote.sin_family = AF_INET;
+    remote.sin_addr.s_addr = inet_addr(address);
+    remote.sin_port = htons((uint16_t) atoi(port));
 
-static ngtcp2_tstamp
-now(void)
-{
-    struct timespec  ts;
+    fd = endpoints_socket(&remote, server, &local);
 
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-
-    return (ngtcp2_tstamp) ts.tv_sec * NGTCP2_SECONDS
-           + (ngtcp2_tstamp) ts.tv_nsec;
-}
-
-
-static uint64_t
-cpu(void)
-{
-    struct rusage  usage;
-
-    getrusage(RUSAGE_SELF, &usage);
-
-    return (uint64_t) (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec)
-           * NGTCP2_SECONDS
-           + (uint64_t) (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec)
-             * NGTCP2_MICROSECONDS;
-}
-
-
-static void
-open_socket(const char *address, const char *port)
-{
-    int                  on, size;
-    socklen_t            len;
-    struct sockaddr_in   sin;
-
-    memset(&sin, 0, sizeof(sin));
-
-    sin.sin_family = AF_INET;
-    sin.sin_addr.s_addr = inet_addr(address);
-    sin.sin_port = htons((uint16_t) atoi(port));
-
-    on = 1;
-    size = RCVBUF;
-    len = sizeof(local);
-    fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
-
-    if (fd == -1
-        || setsockopt(fd, SOL_UDP, UDP_GRO, &on, sizeof(int)) == -1
-        || setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof(int)) == -1
-        || (server ? bind(fd, (struct sockaddr *) &sin, sizeof(sin))
-                   : connect(fd, (struct sockaddr *) &sin, sizeof(sin))) == -1
-        || getsockname(fd, (struct sockaddr *) &local, &len) == -1)
-    {
-        die("socket");
-    }
-
-    remote = sin;                        /* of a server: that of its client */
+    /* at a server |remote| will be that of its client */
 
     path.local.addr = (struct sockaddr *) &local;
     path.local.addrlen = sizeof(local);
@@ -289,7 +227,7 @@ open_tls(const char *certificate, const char *key)
     if (tls == NULL
         || SSL_CTX_set_min_proto_version(tls, TLS1_3_VERSION) != 1)
     {
-        die("TLS");
+        endpoints_die("TLS");
     }
 
     if (!server) {
@@ -304,7 +242,7 @@ open_tls(const char *certificate, const char *key)
     if (SSL_CTX_use_certificate_chain_file(tls, certificate) != 1
         || SSL_CTX_use_PrivateKey_file(tls, key, SSL_FILETYPE_PEM) != 1)
     {
-        die("certificate");
+        endpoints_die("certificate");
     }
 }
 
@@ -329,12 +267,12 @@ begin(void)
 {
     memset(&end, 0, sizeof(end));
 
-    end.began = now();
-    end.cpu = cpu();
+    end.began = endpoints_now();
+    end.cpu = endpoints_cpu();
     end.ssl = SSL_new(tls);
 
     if (end.ssl == NULL) {
-        die("SSL_new()");
+        endpoints_die("SSL_new()");
     }
 }
 
@@ -343,7 +281,7 @@ static void
 attach(SSL *ssl)
 {
     if (ngtcp2_crypto_ossl_ctx_new(&end.ossl, ssl) != 0) {
-        die("ngtcp2_crypto_ossl_ctx_new()");
+        endpoints_die("ngtcp2_crypto_ossl_ctx_new()");
     }
 
     end.ref.get_conn = get_conn;
@@ -377,7 +315,7 @@ random_cid(ngtcp2_cid *cid, size_t len)
     cid->datalen = len;
 
     if (RAND_bytes(cid->data, (int) len) != 1) {
-        die("RAND_bytes()");
+        endpoints_die("RAND_bytes()");
     }
 }
 
@@ -405,7 +343,7 @@ start_client(void)
                                sizeof(ALPN) - 1)
            != 0)
     {
-        die("client");
+        endpoints_die("client");
     }
 
     attach(end.ssl);
@@ -440,7 +378,7 @@ start_server(const uint8_t *data, size_t len)
         != 0
         || ngtcp2_crypto_ossl_configure_server_session(end.ssl) != 0)
     {
-        die("server");
+        endpoints_die("server");
     }
 
     attach(end.ssl);
@@ -459,8 +397,8 @@ finish(void)
 
     printf("octets=%llu seconds=%.6f cpu=%.6f\n",
            (unsigned long long) end.octets,
-           (double) (now() - end.began) / NGTCP2_SECONDS,
-           (double) (cpu() - end.cpu) / NGTCP2_SECONDS);
+           (double) (endpoints_now() - end.began) / NGTCP2_SECONDS,
+           (double) (endpoints_cpu() - end.cpu) / NGTCP2_SECONDS);
     fflush(stdout);
 
     if (!server) {
@@ -475,61 +413,16 @@ finish(void)
 }
 
 
-/* for a datagram or a timer; true: there is a datagram */
-
-static int
-wait_for_more(void)
-{
-    ngtcp2_tstamp    expiry, at;
-    struct pollfd    event;
-    struct timespec  timeout, *to;
-
-    to = NULL;
-    expiry = end.qc ? ngtcp2_conn_get_expiry(end.qc) : UINT64_MAX;
-
-    if (expiry != UINT64_MAX) {
-        at = now();
-        expiry = expiry > at ? expiry - at : 0;
-        timeout.tv_sec = (time_t) (expiry / NGTCP2_SECONDS);
-        timeout.tv_nsec = (long) (expiry % NGTCP2_SECONDS);
-        to = &timeout;
-    }
-
-    event.fd = fd;
-    event.events = POLLIN;
-
-    return ppoll(&event, 1, to, NULL) > 0;
-}
-
-
 static void
 receive(void)
 {
     int                 turn;
+    size_t              segment;
     ssize_t             n;
-    size_t              pos, len, segment;
-    struct iovec        iov;
-    struct msghdr       msg;
     struct sockaddr_in  from;
-    union {
-        struct cmsghdr  align;
-        char            data[CMSG_SPACE(sizeof(int))];
-    } control;
 
     for (turn = 0; turn < TURN; turn++) {
-        memset(&msg, 0, sizeof(msg));
-
-        iov.iov_base = in;
-        iov.iov_len = sizeof(in);
-
-        msg.msg_name = &from;
-        msg.msg_namelen = sizeof(from);
-        msg.msg_iov = &iov;
-        msg.msg_iovlen = 1;
-        msg.msg_control = &control;
-        msg.msg_controllen = sizeof(control);
-
-        n = recvmsg(fd, &msg, 0);
+        n = endpoints_read(fd, in, sizeof(in), &from, &segment);
 
         if (n == -1) {
             return;
@@ -539,58 +432,44 @@ receive(void)
             remote = from;
         }
 
-        /* of a client that is gone */
+        /* else it is of a client that is gone */
 
-        if (memcmp(&remote, &from, sizeof(from)) != 0) {
-            continue;
-        }
-
-        segment = segment_size(&msg, (size_t) n);
-
-        for (pos = 0; pos < (size_t) n; pos += len) {
-            len = (size_t) n - pos < segment ? (size_t) n - pos : segment;
-
-            if (receive_one(in + pos, len) != 0) {
-                finish();
-                break;
-            }
+        if (memcmp(&remote, &from, sizeof(from)) == 0
+            && receive_train(in, (size_t) n, segment) != 0)
+        {
+            finish();
         }
     }
-}
-
-
-static size_t
-segment_size(struct msghdr *msg, size_t len)
-{
-    int              size;
-    struct cmsghdr  *cmsg;
-
-    cmsg = CMSG_FIRSTHDR(msg);
-
-    if (cmsg == NULL || cmsg->cmsg_type != UDP_GRO) {
-        return len;
-    }
-
-    memcpy(&size, CMSG_DATA(cmsg), sizeof(int));
-
-    return (size_t) size;
 }
 
 
 /* not 0: the connection is over */
 
 static int
-receive_one(uint8_t *data, size_t len)
+receive_train(uint8_t *data, size_t len, size_t segment)
 {
-    if (end.qc == NULL) {
-        start_server(data, len);
+    int     rc;
+    size_t  pos, size;
+
+    for (pos = 0; pos < len; pos += size) {
+        size = len - pos < segment ? len - pos : segment;
+
+        if (end.qc == NULL) {
+            start_server(data + pos, size);
+        }
+
+        if (end.qc == NULL) {
+            continue;
+        }
+
+        rc = ngtcp2_conn_read_pkt(end.qc, &path, NULL, data + pos, size,
+                                  endpoints_now());
+        if (rc != 0) {
+            return rc;
+        }
     }
 
-    if (end.qc == NULL) {
-        return 0;
-    }
-
-    return ngtcp2_conn_read_pkt(end.qc, &path, NULL, data, len, now());
+    return 0;
 }
 
 
@@ -606,7 +485,7 @@ transmit(void)
     ngtcp2_pkt_info      pi;
     ngtcp2_path_storage  to;
 
-    ts = now();
+    ts = endpoints_now();
     ngtcp2_path_storage_zero(&to);
 
     if (!server && end.finished == wanted_streams) {
@@ -614,7 +493,7 @@ transmit(void)
         n = ngtcp2_conn_write_connection_close(end.qc, &to.path, &pi, out,
                                                sizeof(out), &error, ts);
         if (n > 0) {
-            transmit_run(out, (size_t) n, (size_t) n);
+            endpoints_send(fd, NULL, out, (size_t) n, (size_t) n);
         }
 
         finish();
@@ -645,54 +524,10 @@ transmit(void)
             break;
         }
 
-        transmit_run(out, (size_t) n, segment);
+        endpoints_send(fd, server ? &remote : NULL, out, (size_t) n, segment);
     }
 
     ngtcp2_conn_update_pkt_tx_time(end.qc, ts);
-}
-
-
-static void
-transmit_run(uint8_t *data, size_t len, size_t segment)
-{
-    uint16_t         size;
-    struct iovec     iov;
-    struct msghdr    msg;
-    struct cmsghdr  *cmsg;
-    union {
-        struct cmsghdr  align;
-        char            data[CMSG_SPACE(sizeof(uint16_t))];
-    } control;
-
-    memset(&msg, 0, sizeof(msg));
-
-    iov.iov_base = data;
-    iov.iov_len = len;
-
-    msg.msg_iov = &iov;
-    msg.msg_iovlen = 1;
-
-    if (server) {
-        msg.msg_name = &remote;
-        msg.msg_namelen = sizeof(remote);
-    }
-
-    if (len > segment) {
-        size = (uint16_t) segment;
-
-        msg.msg_control = &control;
-        msg.msg_controllen = sizeof(control);
-
-        cmsg = CMSG_FIRSTHDR(&msg);
-        cmsg->cmsg_level = SOL_UDP;
-        cmsg->cmsg_type = UDP_SEGMENT;
-        cmsg->cmsg_len = CMSG_LEN(sizeof(uint16_t));
-        memcpy(CMSG_DATA(cmsg), &size, sizeof(uint16_t));
-    }
-
-    /* what fails is as if lost */
-
-    (void) sendmsg(fd, &msg, 0);
 }
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
 
-# curl, the relay, nginx's own HTTP/3: the relay knows nothing of HTTP.
+# curl, the relay, nginx's own HTTP/3: the relay knows nothing of HTTP.  The
+# server sends its packets in trains.
 
 use strict;
 use warnings;
@@ -28,6 +29,7 @@ my $relay = QuicLB::Relay->new($t, target => "127.0.0.1:$h3",
 
     server {
         listen 127.0.0.1:$h3 quic;
+        quic_gso on;
         ssl_certificate $cert;
         ssl_certificate_key $key;
 

@@ -502,6 +502,9 @@ void ngx_stream_quic_relay_udp_handed(ngx_stream_quic_relay_worker_t *worker,
     ngtcp2_path *path, u_char *data, size_t len);
 void ngx_stream_quic_relay_udp_read_upstream(ngx_event_t *rev);
 
+/* has the kernel join datagrams to an upstream's socket */
+void ngx_stream_quic_relay_udp_trains(ngx_connection_t *c);
+
 /* NGX_AGAIN: the socket is full, the datagrams count as lost */
 ngx_int_t ngx_stream_quic_relay_udp_send(ngx_stream_quic_relay_conn_t *conn,
     const ngtcp2_path *path, u_char *data, size_t len, size_t segment);

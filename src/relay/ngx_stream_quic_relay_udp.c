@@ -18,6 +18,11 @@
 /* datagrams of one turn: others want to be served, too */
 #define NGX_STREAM_QUIC_RELAY_TURN    64
 
+/* Linux 5.0; libc's headers may be older than the kernel */
+#ifndef UDP_GRO
+#define UDP_GRO                       104
+#endif
+
 /* RFC 9000, 14.1 and 10.3: octets */
 #define NGX_STREAM_QUIC_RELAY_MIN     1200
 #define NGX_STREAM_QUIC_RELAY_RESET   42
@@ -28,6 +33,8 @@
 static ssize_t ngx_stream_quic_relay_udp_recv(ngx_connection_t *c,
     u_char *data, ngx_sockaddr_t *local, ngx_sockaddr_t *remote,
     socklen_t *socklen);
+static ssize_t ngx_stream_quic_relay_udp_recv_train(ngx_connection_t *c,
+    u_char *data, size_t *segment);
 static void ngx_stream_quic_relay_udp_datagram(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
     ngtcp2_path *path, u_char *data, size_t len, ngx_uint_t handed);
@@ -377,6 +384,8 @@ ngx_stream_quic_relay_udp_reset(ngx_stream_quic_relay_worker_t *worker,
 void
 ngx_stream_quic_relay_udp_read_upstream(ngx_event_t *rev)
 {
+    size_t                           len, segment;
+    u_char                          *p, *end;
     ssize_t                          n;
     ngx_err_t                        err;
     ngx_uint_t                       turn;
@@ -395,9 +404,11 @@ ngx_stream_quic_relay_udp_read_upstream(ngx_event_t *rev)
     path.remote.addrlen = conn->socklen;
     path.user_data = NULL;
 
-    for (turn = 0; turn < NGX_STREAM_QUIC_RELAY_TURN; turn++) {
+    turn = 0;
 
-        n = recv(c->fd, worker->buffer, NGX_STREAM_QUIC_RELAY_BUFFER, 0);
+    while (turn < NGX_STREAM_QUIC_RELAY_TURN) {
+
+        n = ngx_stream_quic_relay_udp_recv_train(c, worker->buffer, &segment);
 
         if (n == -1) {
             err = ngx_socket_errno;
@@ -415,15 +426,88 @@ ngx_stream_quic_relay_udp_read_upstream(ngx_event_t *rev)
                 return;
             }
 
+            turn++;
             continue;
         }
 
-        ngx_stream_quic_relay_conn_read(conn, &path, worker->buffer,
-                                        (size_t) n);
+        end = worker->buffer + n;
 
-        if (conn->closed || conn->connection != c) {
-            return;
+        for (p = worker->buffer; p < end; p += len) {
+            len = ngx_min(segment, (size_t) (end - p));
+            turn++;
+
+            ngx_stream_quic_relay_conn_read(conn, &path, p, len);
+
+            if (conn->closed || conn->connection != c) {
+                return;
+            }
         }
+    }
+}
+
+
+/*
+ * With UDP_GRO datagrams of one size come in one piece: |segment| is the size
+ * of all but the last one.
+ */
+
+static ssize_t
+ngx_stream_quic_relay_udp_recv_train(ngx_connection_t *c, u_char *data,
+    size_t *segment)
+{
+    int              size;
+    ssize_t          n;
+    struct iovec     iov;
+    struct msghdr    msg;
+    struct cmsghdr  *cmsg;
+    u_char           control[CMSG_SPACE(sizeof(int))];
+
+    ngx_memzero(&msg, sizeof(struct msghdr));
+
+    iov.iov_base = data;
+    iov.iov_len = NGX_STREAM_QUIC_RELAY_BUFFER;
+
+    msg.msg_iov = &iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control;
+    msg.msg_controllen = sizeof(control);
+
+    n = recvmsg(c->fd, &msg, 0);
+
+    if (n == -1) {
+        *segment = 0;
+        return -1;
+    }
+
+    *segment = (size_t) n;
+
+    for (cmsg = CMSG_FIRSTHDR(&msg); cmsg; cmsg = CMSG_NXTHDR(&msg, cmsg)) {
+
+        if (cmsg->cmsg_level == SOL_UDP && cmsg->cmsg_type == UDP_GRO) {
+            ngx_memcpy(&size, CMSG_DATA(cmsg), sizeof(int));
+
+            if (size > 0) {
+                *segment = (size_t) size;
+            }
+        }
+    }
+
+    return n;
+}
+
+
+/* without it datagrams come one by one: Linux before 5.0, a sandbox */
+
+void
+ngx_stream_quic_relay_udp_trains(ngx_connection_t *c)
+{
+    int  on;
+
+    on = 1;
+
+    if (setsockopt(c->fd, SOL_UDP, UDP_GRO, &on, sizeof(int)) == -1) {
+        ngx_log_debug0(NGX_LOG_DEBUG_STREAM, c->log, ngx_socket_errno,
+                       "quic relay: setsockopt(UDP_GRO) failed");
     }
 }
 

@@ -169,6 +169,8 @@ ngx_stream_quic_relay_upstream_open(ngx_stream_quic_relay_t *relay)
         return NGX_ERROR;
     }
 
+    ngx_stream_quic_relay_udp_trains(c);
+
     return ngx_stream_quic_relay_conn_connect(conn);
 }
 

@@ -97,15 +97,16 @@ ngx_uint_t
 ngx_stream_quic_relay_buffer_unsent(ngx_stream_quic_relay_buffer_t *b,
     ngtcp2_vec *vec, ngx_uint_t n, size_t *len)
 {
-    size_t                          pos;
+    size_t                          pos, max;
     ngx_uint_t                      i;
     ngx_stream_quic_relay_chunk_t  *chunk;
 
     i = 0;
+    max = *len;
     *len = 0;
     pos = b->next_pos;
 
-    for (chunk = b->next; chunk && i < n; chunk = chunk->next) {
+    for (chunk = b->next; chunk && i < n && *len < max; chunk = chunk->next) {
 
         if (pos < chunk->used) {
             vec[i].base = chunk->data + pos;

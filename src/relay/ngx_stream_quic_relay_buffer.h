@@ -42,7 +42,11 @@ ngx_int_t ngx_stream_quic_relay_buffer_append(
     ngx_stream_quic_relay_buffer_t *b, const u_char *data, size_t len,
     ngx_log_t *log);
 
-/* at most |n| vectors of what was not sent: their number, and all octets */
+/*
+ * What was not sent: at most |n| vectors, and no more than |*len| octets ask
+ * for.  Returns their number and sets |*len| to all their octets, which may be
+ * more.
+ */
 ngx_uint_t ngx_stream_quic_relay_buffer_unsent(
     ngx_stream_quic_relay_buffer_t *b, ngtcp2_vec *vec, ngx_uint_t n,
     size_t *len);

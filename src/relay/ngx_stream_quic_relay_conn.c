@@ -295,7 +295,11 @@ ngx_stream_quic_relay_conn_read(ngx_stream_quic_relay_conn_t *conn,
 
     worker = conn->relay->worker;
 
-    ERR_clear_error();
+    /* an empty queue takes longer to clear than to look at */
+
+    if (ERR_peek_error()) {
+        ERR_clear_error();
+    }
 
     conn->busy = 1;
     worker->reading = conn;
@@ -382,7 +386,7 @@ ngx_stream_quic_relay_conn_write(ngx_stream_quic_relay_conn_t *conn)
 
         size = ngtcp2_conn_get_max_tx_udp_payload_size(conn->qc);
         size = ngx_max(size, ngx_min(quantum - sent,
-                                     NGX_STREAM_QUIC_RELAY_BUFFER));
+                                     NGX_STREAM_QUIC_RELAY_TRAIN));
 
         ngtcp2_path_storage_zero(&ps);
 

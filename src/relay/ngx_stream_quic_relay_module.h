@@ -55,8 +55,9 @@
 /* octets; no UDP payload is longer */
 #define NGX_STREAM_QUIC_RELAY_BUFFER  65536
 
-/* packets of one send */
-#define NGX_STREAM_QUIC_RELAY_SEGMENTS  32
+/* packets and octets of one send: what UDP_SEGMENT takes */
+#define NGX_STREAM_QUIC_RELAY_SEGMENTS  64
+#define NGX_STREAM_QUIC_RELAY_TRAIN     65507
 
 /* octets of an ALPN offer that is passed on */
 #define NGX_STREAM_QUIC_RELAY_ALPN    1024

@@ -698,6 +698,7 @@ ngx_stream_quic_relay_streams_write(ngx_stream_quic_relay_conn_t *conn,
             id = half->id;
             flags = NGTCP2_WRITE_STREAM_FLAG_MORE;
 
+            size = len;
             n = ngx_stream_quic_relay_buffer_unsent(&half->buffer, vec,
                                           NGX_STREAM_QUIC_RELAY_VECS, &size);
 

@@ -2,6 +2,8 @@
 
 # Datagrams (RFC 9221) through the relay, both ways at once: what arrives is
 # what was sent, once.  They may be lost, as on any path.
+#
+# TEST_DATAGRAMS: datagrams of each size and direction.
 
 use strict;
 use warnings;
@@ -17,7 +19,7 @@ use QuicLB::Relay;
 plan(skip_all => 'the relay is not built: no ngtcp2')
     if $ENV{QUIC_LB_LOAD} !~ /ngx_stream_quic_relay_module/;
 
-use constant COUNT => 1000;
+use constant COUNT => $ENV{TEST_DATAGRAMS} // 1000;
 
 my $t = QuicLB->new();
 my $relay = QuicLB::Relay->new($t);

@@ -2,6 +2,10 @@
 
 # Streams through the relay: every way to end a half of one, all kinds of IDs,
 # many on one connection, and a reader that does not keep up.
+#
+# TEST_STREAMS: short streams on one connection; more than 5000 of them are to
+# take no more memory than 5000 do.
+# TEST_STALLED: streams of that reader, each way.
 
 use strict;
 use warnings;
@@ -20,7 +24,8 @@ plan(skip_all => 'the relay is not built: no ngtcp2')
 # octets; the default of quic_relay_stream_window
 use constant WINDOW => 256 * 1024;
 use constant MEGABYTE => 1024 * 1024;
-use constant { STALLED => 10, CELLS => 162 };
+use constant { SHORT => $ENV{TEST_STREAMS} // 4000, CELLS => 162 };
+use constant STALLED => $ENV{TEST_STALLED} // 10;
 
 my $t = QuicLB->new();
 my $relay = QuicLB::Relay->new($t);
@@ -51,11 +56,12 @@ is($report->{answered}, 1000, '1000 queries, one per stream')
     or diag($report->{error});
 is($report->{wrong}, 0, 'the answers are right');
 
-$report = $relay->ends('short', 4000);
-is_deeply($report->{faults}, [], '4000 short streams')
+$report = $relay->ends('short', SHORT);
+is_deeply($report->{faults}, [], SHORT . ' short streams')
     or diag($report->{error});
 
 my ($before, $after) = @{ $report->{rss} // [0, MEGABYTE * 100] };
+note("octets of memory: $before, $after");
 
 SKIP: {
     skip 'the sanitizer keeps what is freed', 1
@@ -89,6 +95,8 @@ for my $way (qw/up down/) {
     is_deeply($report->{faults}, [], "$way: and nothing is lost");
 
     ($before, $after) = @{ $report->{rss} // [0, MEGABYTE * 100] };
+    note("octets of memory: $before, $after; held: ", $report->{held} // 0);
+
     cmp_ok($after - $before, '<', STALLED * WINDOW * 2 + 8 * MEGABYTE,
            "$way: the window bounds what is held");
 }

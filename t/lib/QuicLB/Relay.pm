@@ -98,7 +98,7 @@ sub ends_with {
         $process->say('done');
     }
 
-    my ($line) = $process->wait_line(qr/^(\{.*\})$/, 200)
+    my ($line) = $process->wait_line(qr/^(\{.*\})$/, 600)
         or die "$name: no report\n" . $process->stderr();
 
     $process->wait();

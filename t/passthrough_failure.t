@@ -15,10 +15,13 @@ use QuicLB;
 use QuicLB::Packet qw/initial long short/;
 use QuicLB::Udp;
 
+# workers, and lines a second that each logs about peers that fail
+use constant { WORKERS => 2, LINES => 8 };
+
 my %ids = map { ("s$_" => "0$_") } 1 .. 3;
 
 my $t = QuicLB->new();
-my ($port, $lone, $closed, $stats) = map { $t->port() } 1 .. 4;
+my ($port, $lone, $none, $closed, $shut, $stats) = map { $t->port() } 1 .. 6;
 
 my %servers = map {
     $_ => $t->servers([[$_, '127.0.0.1:0', $ids{$_}]], '--nonce-length', 7)
@@ -34,7 +37,7 @@ sub conf {
         $servers{$_}->lines({ $_ => $ids{$_} }, $parameters{$_})
     } sort keys %ids;
 
-    $t->conf(workers => 2, stream => <<"CONF");
+    $t->conf(workers => WORKERS, stream => <<"CONF");
         log_format route '\$remote_port \$quic_routed_by \$upstream_addr';
         access_log @{[$t->path('access.log')]} route;
 
@@ -66,7 +69,19 @@ sub conf {
             quic_passthrough_timeout 2s;
         }
 
-        @{[$t->counters_server($stats, 'unroutable')]}
+        upstream none {
+            server 127.0.0.1:$closed;
+            server 127.0.0.1:$shut;
+            quic_maglev;
+        }
+
+        server {
+            listen 127.0.0.1:$none udp reuseport;
+            quic_passthrough none;
+            quic_passthrough_timeout 2s;
+        }
+
+        @{[$t->counters_server($stats, qw/received unroutable/)]}
 CONF
 }
 
@@ -209,6 +224,33 @@ my $single = qr/^$flow (?:maglev|address) 127\.0\.0\.1:$closed$/;
 is($t->access_count($single), $ended,
    'the flow has it once as its upstream address')
     or diag($t->read('access.log') =~ /^($flow .*)$/mg);
+
+
+# nor is it by new clients, when no server is left to try
+
+my $disabled = qr/temporarily disabled.* server: 127\.0\.0\.1:$none$/;
+my ($began, $clients, $allowed) = (time(), 0, 0);
+
+$t->wait_for('more clients than lines', sub {
+    my $received = $t->counters($stats)->{received};
+
+    for my $n (1 .. 20) {
+        my $new = udp_connect('127.0.0.1', $none);
+        $new->send(initial(pack('NN', $clients++, $n), 'scid'));
+    }
+
+    $t->wait_for('them to be read', sub {
+        $t->counters($stats)->{received} >= $received + 20;
+    });
+
+    $allowed = WORKERS * LINES * (time() - $began + 2);
+    return $clients > 3 * $allowed;
+});
+
+$logged = $t->log_count($disabled);
+cmp_ok($logged, '>', 0, 'that servers fail is in the log');
+cmp_ok($logged, '<=', $allowed, 'but not once for each client');
+cmp_ok($clients, '>', $allowed, 'of which there were more');
 
 
 # down: no new connections, but those that are established go on

@@ -25,6 +25,8 @@
 static void ngx_stream_quic_pt_backend_complain(ngx_stream_quic_pt_leg_t *leg,
     ngx_err_t err);
 static ngx_uint_t ngx_stream_quic_pt_backend_unreachable(ngx_err_t err);
+static ngx_uint_t ngx_stream_quic_pt_backend_told(
+    ngx_stream_quic_pt_worker_t *worker);
 
 
 ngx_int_t
@@ -197,14 +199,50 @@ void
 ngx_stream_quic_pt_backend_free_peer(ngx_stream_quic_pt_leg_t *leg,
     ngx_uint_t state)
 {
+    ngx_log_t              *log;
     ngx_peer_connection_t  *pc;
 
     pc = &leg->upstream.peer;
 
-    if (pc->free && pc->sockaddr) {
-        pc->free(pc, pc->data, state);
-        pc->sockaddr = NULL;
+    if (pc->free == NULL || pc->sockaddr == NULL) {
+        return;
     }
+
+    log = pc->log;
+
+    if ((state & NGX_PEER_FAILED)
+        && ngx_stream_quic_pt_backend_told(leg->flow->listener->worker))
+    {
+        pc->log = &leg->flow->listener->worker->quiet;
+    }
+
+    pc->free(pc, pc->data, state);
+
+    pc->log = log;
+    pc->sockaddr = NULL;
+}
+
+
+/*
+ * A balancer logs each failure of a peer that it has disabled.  If all of them
+ * are, each is tried all the same, so anybody could bring about many lines.
+ */
+
+static ngx_uint_t
+ngx_stream_quic_pt_backend_told(ngx_stream_quic_pt_worker_t *worker)
+{
+    if (worker->failed != ngx_time()) {
+        worker->failed = ngx_time();
+        worker->nfailures = 0;
+    }
+
+    if (worker->nfailures == NGX_STREAM_QUIC_PT_COMPLAINTS) {
+        return 1;
+    }
+
+    worker->nfailures++;
+
+    return 0;
 }
 
 

@@ -66,7 +66,7 @@
 #define NGX_STREAM_QUIC_PT_QUEUED     32768
 #define NGX_STREAM_QUIC_PT_QUEUED_ALL (8 * 1024 * 1024)
 
-/* lines a second that a worker logs about backends */
+/* lines a second that a worker logs about backends, and about peers */
 #define NGX_STREAM_QUIC_PT_COMPLAINTS 8
 
 /* octets kept for a socket that is full: four sends of the largest size */
@@ -395,6 +395,8 @@ struct ngx_stream_quic_pt_worker_s {
     time_t                           unbindable;
     time_t                           complained;
     ngx_uint_t                       ncomplaints; /* in that second */
+    time_t                           failed;      /* a peer */
+    ngx_uint_t                       nfailures;   /* in that second */
     ngx_log_t                        quiet;       /* alerts only */
 
     ngx_queue_t                      listeners;

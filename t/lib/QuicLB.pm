@@ -40,6 +40,7 @@ package QuicLB;
 #   client(@arguments)          the report of a finished quic_client.py
 #   client_start(@arguments)    a QuicLB::Client
 #   h3(@arguments)              the report of a finished h3_client.py
+#   ngtcp2($host, $port, $url, @options)   its body, undefined without ngtcp2
 #   h3_start(@arguments)        a QuicLB::H3Client
 #   h3_script($address, @actions)       the report of a finished script
 #   curl(@arguments)            (exit code, output)
@@ -340,6 +341,26 @@ sub helper {
     push @{ $self->{processes} }, $process;
 
     return $process;
+}
+
+
+# the body that ngtcp2's client gets; undefined where that client is not there
+
+sub ngtcp2 {
+    my ($self, $host, $port, $url, @options) = @_;
+
+    return if !grep { -x "$_/gtlsclient" } split /:/, $ENV{PATH};
+
+    my $number = ++$self->{ngtcp2_count};
+    my $folder = $self->path("ngtcp2_$number");
+    mkdir $folder or die "$folder: $!";
+
+    $self->run("gtlsclient$number", 'gtlsclient', '--quiet',
+               "--download=$folder", '--timeout=20s',
+               '--exit-on-all-streams-close', @options, $host, $port, $url);
+
+    my ($name) = $url =~ m{([^/]+)$};
+    return -e "$folder/$name" ? $self->read("ngtcp2_$number/$name") : '';
 }
 
 

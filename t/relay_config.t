@@ -164,6 +164,23 @@ for my $case ((map { [$_, qr/invalid value "\Q$_\E" in "quic_relay_preferred/] }
             "quic_relay_preferred_address $value;", $why);
 }
 
+my $own = 'quic_relay_ssl_certificate';
+
+for my $case (["$own $ca;", qr/"$own" "\Q$ca\E" needs "${own}_key"/],
+              ["${own}_key $key;", qr/"${own}_key" "\Q$key\E" needs "$own"/],
+              ["$own /nowhere; ${own}_key $key;",
+               qr{cannot load certificate "/nowhere"}],
+              ["$own $ca; ${own}_key $hex;",
+               qr/cannot load certificate key "\Q$hex\E"/])
+{
+    my ($value, $why) = @$case;
+
+    refuses($value, "quic_relay_ssl_trusted_certificate $ca; $value", $why);
+}
+
+accepts('a certificate', "quic_relay_ssl_trusted_certificate $ca;
+        $own $ca; ${own}_key $key;");
+
 for my $case ([$short, qr/"\Q$short\E" must have 16 to 65536 octets/],
               ['/nowhere/k', qr{"quic_relay_retry_key" .*"/nowhere/k" failed}],
               ['/dev/null', qr/"\/dev\/null" must be a regular file/])

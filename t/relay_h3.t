@@ -37,6 +37,13 @@ my $relay = QuicLB::Relay->new($t, target => "127.0.0.1:$h3",
             root $dir;
         }
 
+        ssl_client_certificate $cert;
+        ssl_verify_client optional;
+
+        location = /verify {
+            return 200 "\$ssl_client_verify \$ssl_client_s_dn";
+        }
+
         location = /hello {
             return 200 "\$server_protocol \$ssl_alpn_protocol";
         }
@@ -62,5 +69,23 @@ is($answer, 'HTTP/3.0 h3', 'HTTP/3, and its ALPN at both ends');
 
 is($code, 0, 'three downloads');
 ok($t->read("got$_") eq $content, "download $_ is identical") for 1 .. 3;
+
+# the upstream asks for a certificate
+
+($code, $answer) = $t->curl('--http3-only', "$url/verify");
+is($answer, 'NONE ', 'a relay without a certificate');
+
+my $text = $t->read('nginx.conf');
+$text =~ s/(quic_relay_ssl_name )/quic_relay_ssl_certificate $cert;
+        quic_relay_ssl_certificate_key $key;
+        $1/;
+$t->write('nginx.conf', $text);
+ok($t->reload(), 'reload');
+
+# an older worker may still be there for a client that comes at once
+ok($t->wait_for('the certificate', sub {
+    return ($t->curl('--http3-only', "$url/verify"))[1]
+           eq 'SUCCESS CN=localhost';
+}), 'a relay with one');
 
 $t->done();

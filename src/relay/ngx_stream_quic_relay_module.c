@@ -36,6 +36,8 @@ static char *ngx_stream_quic_relay_ssl_verify_depth(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 static char *ngx_stream_quic_relay_set_ssl(ngx_conf_t *cf,
     ngx_stream_quic_relay_srv_conf_t *conf);
+static ngx_int_t ngx_stream_quic_relay_set_certificate(ngx_conf_t *cf,
+    ngx_stream_quic_relay_srv_conf_t *conf);
 
 
 #define NGX_STREAM_QUIC_RELAY_DEPTH  100      /* certificates, at most */
@@ -124,6 +126,20 @@ static ngx_command_t  ngx_stream_quic_relay_commands[] = {
       ngx_conf_set_str_slot,
       NGX_STREAM_SRV_CONF_OFFSET,
       offsetof(ngx_stream_quic_relay_srv_conf_t, ssl_name),
+      NULL },
+
+    { ngx_string("quic_relay_ssl_certificate"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_str_slot,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      offsetof(ngx_stream_quic_relay_srv_conf_t, ssl_certificate),
+      NULL },
+
+    { ngx_string("quic_relay_ssl_certificate_key"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_str_slot,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      offsetof(ngx_stream_quic_relay_srv_conf_t, ssl_certificate_key),
       NULL },
 
     { ngx_string("quic_relay_ssl_trusted_certificate"),
@@ -259,6 +275,8 @@ ngx_stream_quic_relay_create_srv_conf(ngx_conf_t *cf)
      *
      *     conf->upstream = NULL;
      *     conf->ssl_name = { 0, NULL };
+     *     conf->ssl_certificate = { 0, NULL };
+     *     conf->ssl_certificate_key = { 0, NULL };
      *     conf->ssl_trusted_certificate = { 0, NULL };
      *     conf->ssl_crl = { 0, NULL };
      *     conf->ssl.ctx = NULL;
@@ -287,6 +305,9 @@ ngx_stream_quic_relay_merge_srv_conf(ngx_conf_t *cf, void *parent,
     ngx_stream_quic_relay_srv_conf_t  *prev = parent;
     ngx_stream_quic_relay_srv_conf_t  *conf = child;
 
+    ngx_conf_merge_str_value(conf->ssl_certificate, prev->ssl_certificate, "");
+    ngx_conf_merge_str_value(conf->ssl_certificate_key,
+                             prev->ssl_certificate_key, "");
     ngx_conf_merge_str_value(conf->ssl_trusted_certificate,
                              prev->ssl_trusted_certificate, "");
     ngx_conf_merge_str_value(conf->ssl_crl, prev->ssl_crl, "");
@@ -375,13 +396,46 @@ ngx_stream_quic_relay_set_ssl(ngx_conf_t *cf,
         return NGX_CONF_ERROR;
     }
 
-    if (ngx_ssl_crl(cf, &conf->ssl, &conf->ssl_crl) != NGX_OK
+    if (ngx_stream_quic_relay_set_certificate(cf, conf) != NGX_OK
+        || ngx_ssl_crl(cf, &conf->ssl, &conf->ssl_crl) != NGX_OK
         || ngx_stream_quic_relay_tls_init_upstream(cf, conf) != NGX_OK)
     {
         return NGX_CONF_ERROR;
     }
 
     return NGX_CONF_OK;
+}
+
+
+/* what an upstream that asks for one is shown */
+
+static ngx_int_t
+ngx_stream_quic_relay_set_certificate(ngx_conf_t *cf,
+    ngx_stream_quic_relay_srv_conf_t *conf)
+{
+    if (conf->ssl_certificate.len == 0) {
+
+        if (conf->ssl_certificate_key.len) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"quic_relay_ssl_certificate_key\" \"%V\" "
+                               "needs \"quic_relay_ssl_certificate\"",
+                               &conf->ssl_certificate_key);
+            return NGX_ERROR;
+        }
+
+        return NGX_OK;
+    }
+
+    if (conf->ssl_certificate_key.len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"quic_relay_ssl_certificate\" \"%V\" needs "
+                           "\"quic_relay_ssl_certificate_key\"",
+                           &conf->ssl_certificate);
+        return NGX_ERROR;
+    }
+
+    return ngx_ssl_certificate(cf, &conf->ssl, &conf->ssl_certificate,
+                               &conf->ssl_certificate_key, NULL);
 }
 
 

@@ -155,6 +155,8 @@ typedef struct {
     ngx_stream_upstream_srv_conf_t  *upstream;
 
     ngx_str_t                        ssl_name;
+    ngx_str_t                        ssl_certificate;     /* the relay's own */
+    ngx_str_t                        ssl_certificate_key;
     ngx_str_t                        ssl_trusted_certificate;
     ngx_str_t                        ssl_crl;
     ngx_uint_t                       ssl_verify_depth;

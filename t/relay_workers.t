@@ -10,7 +10,11 @@ use Test::More;
 use FindBin;
 use lib "$FindBin::Bin/lib";
 
+use Socket qw/AF_INET6 AF_UNIX SOCK_DGRAM inet_aton pack_sockaddr_in
+              pack_sockaddr_un/;
+
 use QuicLB;
+use QuicLB::Process qw/slurp/;
 use QuicLB::Relay;
 
 plan(skip_all => 'the relay is not built: no ngtcp2')
@@ -85,5 +89,58 @@ for my $case (['*', 'reuseport'], ['[::]', 'reuseport ipv6only=off']) {
 
     $t->stop('QUIT');
 }
+
+# what another process of the same user sends to workers does no harm
+
+# of _handover.c
+use constant { FORMAT => 0x71726c31, ADDRESS => 28 };
+
+$relay = QuicLB::Relay->new($t, listen => 'reuseport',
+                            parts => { workers => 2, main => 'user root;' });
+$t->start();
+
+my @workers = $t->workers();
+my @names = slurp('/proc/net/unix') =~ /@(quic_relay\.\S+)$/mg;
+is(scalar @names, 2, 'each worker has a name');
+
+socket my $other, AF_UNIX, SOCK_DGRAM, 0 or die "socket: $!";
+
+my $inet = pack_sockaddr_in(9, inet_aton('127.0.0.1'));
+my $here = pack_sockaddr_in($relay->{port}, inet_aton('127.0.0.1'));
+
+# of a client that begins a connection
+my $datagram = "\xc0\0\0\0\1\x08" . 'datagram' . "\0\0\x44\x9e"
+               . 'x' x 1182;
+
+sub handed {
+    my ($socklen, $remote, $length) = @_;
+
+    return pack('L3', FORMAT, $length // length $datagram, $socklen)
+           . pack('a' . ADDRESS, $here) . pack('a' . ADDRESS, $remote)
+           . $datagram;
+}
+
+my @messages = (
+    handed(length $inet, pack('S a14', AF_UNIX, 'x' x 14)),
+    handed(length $inet, pack('S a26', AF_INET6, "\xff" x 26)),
+    handed(ADDRESS, $inet),
+    handed(0, $inet), handed(1, $inet), handed(2, $inet),
+    handed(2 ** 32 - 1, $inet),
+    handed(length $inet, $inet, 2 ** 32 - 1),
+    handed(length $inet, $inet) x 2,
+    '', 'x', 'x' x 65000,
+);
+
+for my $name (@names) {
+    for my $message (@messages) {
+        my $sent = send $other, $message, 0, pack_sockaddr_un("\0$name");
+        defined $sent or die "send: $!";
+    }
+}
+
+$report = $relay->ends('queries', 40);
+is($report->{wrong}, 0, 'messages of another process')
+    or diag($report->{error});
+is_deeply([sort $t->workers()], [sort @workers], 'and all workers live');
 
 $t->done();

@@ -82,6 +82,8 @@ static ssize_t ngx_stream_quic_relay_handover_recv(ngx_connection_t *c,
 static ngx_uint_t ngx_stream_quic_relay_handover_ours(struct msghdr *msg);
 static void ngx_stream_quic_relay_handover_each(
     ngx_stream_quic_relay_worker_t *worker, u_char *data, size_t len);
+static ngx_uint_t ngx_stream_quic_relay_handover_valid(
+    ngx_stream_quic_relay_handed_t *handed, size_t len);
 
 
 ngx_int_t
@@ -435,10 +437,7 @@ ngx_stream_quic_relay_handover_each(ngx_stream_quic_relay_worker_t *worker,
         ngx_memcpy(&handed, pos, sizeof(handed));
         pos += sizeof(handed);
 
-        if (handed.format != NGX_STREAM_QUIC_RELAY_FORMAT
-            || handed.len > (size_t) (end - pos)
-            || handed.socklen > sizeof(ngx_stream_quic_relay_address_t))
-        {
+        if (!ngx_stream_quic_relay_handover_valid(&handed, end - pos)) {
             return;
         }
 
@@ -449,5 +448,35 @@ ngx_stream_quic_relay_handover_each(ngx_stream_quic_relay_worker_t *worker,
         path.user_data = NULL;
 
         ngx_stream_quic_relay_udp_handed(worker, &path, pos, handed.len);
+    }
+}
+
+
+/* a worker's user may have other processes: what they send must do no harm */
+
+static ngx_uint_t
+ngx_stream_quic_relay_handover_valid(ngx_stream_quic_relay_handed_t *handed,
+    size_t len)
+{
+    if (handed->format != NGX_STREAM_QUIC_RELAY_FORMAT
+        || handed->len > len
+        || handed->local.sockaddr.sa_family
+           != handed->remote.sockaddr.sa_family)
+    {
+        return 0;
+    }
+
+    switch (handed->local.sockaddr.sa_family) {
+
+#if (NGX_HAVE_INET6)
+    case AF_INET6:
+        return handed->socklen == sizeof(struct sockaddr_in6);
+#endif
+
+    case AF_INET:
+        return handed->socklen == sizeof(struct sockaddr_in);
+
+    default:
+        return 0;
     }
 }

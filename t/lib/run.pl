@@ -98,6 +98,15 @@ sub contents {
 
 # programs that are made first; what make says is no TAP
 
+# many tests wait for a timer
+
+sub processors {
+    my ($number) = `nproc` =~ /(\d+)/;
+
+    return $number // 1;
+}
+
+
 sub unit_tests {
     my %found;
 
@@ -135,7 +144,7 @@ sub run {
 
     my $harness = TAP::Harness->new({
         exec => sub { $commands{$_[1]} },
-        jobs => $ENV{TEST_JOBS} // 2,
+        jobs => $ENV{TEST_JOBS} // processors() + 1,
         rules => { seq => [{ par => ['lint.t', '*/**'] }, 'fuzz.t'] },
         verbosity => $ENV{TEST_VERBOSE} ? 1 : 0,
         timer => 1,

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 
-# curl, the relay, nginx's own HTTP/3: the relay knows nothing of HTTP.  The
-# server sends its packets in trains.
+# curl and ngtcp2's client, the relay, nginx's own HTTP/3: the relay knows
+# nothing of HTTP.  The server sends its packets in trains.
 
 use strict;
 use warnings;
@@ -69,6 +69,13 @@ is($answer, 'HTTP/3.0 h3', 'HTTP/3, and its ALPN at both ends');
 
 is($code, 0, 'three downloads');
 ok($t->read("got$_") eq $content, "download $_ is identical") for 1 .. 3;
+
+SKIP: {
+    my $body = $t->ngtcp2('127.0.0.1', $relay->{port}, "$url/hello");
+    skip('ngtcp2\'s client is not there', 1) if !defined $body;
+    is($body, 'HTTP/3.0 h3', 'ngtcp2\'s client');
+}
+
 
 # the upstream asks for a certificate
 

@@ -18,6 +18,8 @@ use QuicLB::Dns;
 use QuicLB::Packet ();
 use QuicLB::Udp;
 
+use constant CLIENTS => 200;
+
 my $t = QuicLB->new();
 my ($port, $dns_port) = map { $t->port() } 1 .. 2;
 
@@ -151,6 +153,27 @@ for my $case ([25, qr/missing\.example could not be resolved/],
     });
 
     is($t->log_count($line), 1, "client $host: one line");
+}
+
+# and many clients cannot fill the log
+
+{
+    my $line = qr/"quic_passthrough" value "nothing" is neither an/;
+    my $failed = qr/^127\.0\.0\.3 \S+ 50[02] /;
+    my ($lines, $sessions) = ($t->log_count($line), $t->access_count($failed));
+    my $start = time();
+
+    for (1 .. CLIENTS) {
+        client('127.0.0.3', '127.0.0.26')->send(initial('nowhere'));
+    }
+
+    $t->wait_for('all clients', sub {
+        $t->access_count($failed) >= $sessions + CLIENTS
+    });
+
+    # eight a second, of the seconds that this has taken
+    cmp_ok($t->log_count($line) - $lines, '<=', 8 * (time() - $start + 2),
+           'many clients: few lines');
 }
 
 $t->wait_for('access log', sub {

@@ -397,6 +397,8 @@ struct ngx_stream_quic_pt_worker_s {
     ngx_uint_t                       ncomplaints; /* in that second */
     time_t                           failed;      /* a peer */
     ngx_uint_t                       nfailures;   /* in that second */
+    time_t                           untargeted;  /* a session */
+    ngx_uint_t                       nuntargeted;  /* in that second */
     ngx_log_t                        quiet;       /* alerts only */
 
     ngx_queue_t                      listeners;

@@ -31,6 +31,8 @@ static void ngx_stream_quic_pt_session_failed(ngx_stream_quic_pt_flow_t *flow,
 static ngx_int_t ngx_stream_quic_pt_session_eval(ngx_stream_session_t *s,
     ngx_stream_quic_pt_flow_t *flow, ngx_stream_complex_value_t *value,
     ngx_stream_upstream_srv_conf_t **uscf);
+static ngx_log_t *ngx_stream_quic_pt_session_log(
+    ngx_stream_quic_pt_flow_t *flow);
 static ngx_stream_upstream_srv_conf_t *ngx_stream_quic_pt_session_upstream(
     ngx_stream_session_t *s, ngx_stream_upstream_resolved_t *ur);
 static ngx_int_t ngx_stream_quic_pt_session_resolve(ngx_stream_session_t *s,
@@ -272,6 +274,7 @@ ngx_stream_quic_pt_session_eval(ngx_stream_session_t *s,
     ngx_stream_quic_pt_flow_t *flow, ngx_stream_complex_value_t *value,
     ngx_stream_upstream_srv_conf_t **uscf)
 {
+    ngx_log_t                       *log;
     ngx_str_t                        host;
     ngx_url_t                        url;
     ngx_stream_upstream_resolved_t  *ur;
@@ -286,7 +289,9 @@ ngx_stream_quic_pt_session_eval(ngx_stream_session_t *s,
     url.no_resolve = 1;
 
     if (ngx_parse_url(s->connection->pool, &url) != NGX_OK) {
-        ngx_log_error(NGX_LOG_ERR, s->connection->log, 0,
+        log = ngx_stream_quic_pt_session_log(flow);
+
+        ngx_log_error(NGX_LOG_ERR, log, 0,
                       "%s in \"quic_passthrough\" value \"%V\"",
                       url.err ? url.err : "error", &url.url);
         return NGX_ERROR;
@@ -318,13 +323,42 @@ ngx_stream_quic_pt_session_eval(ngx_stream_session_t *s,
     flow->resolving = ur;
 
     if (ur->port == 0) {
-        ngx_log_error(NGX_LOG_ERR, s->connection->log, 0,
+        log = ngx_stream_quic_pt_session_log(flow);
+
+        ngx_log_error(NGX_LOG_ERR, log, 0,
                       "\"quic_passthrough\" value \"%V\" is neither an "
                       "upstream nor an address with a port", &url.url);
         return NGX_ERROR;
     }
 
     return ur->sockaddr ? NGX_OK : NGX_AGAIN;
+}
+
+
+/*
+ * Where the target depends on what clients send, as a server name, anybody can
+ * bring about many lines: each worker has a few in a second.
+ */
+
+static ngx_log_t *
+ngx_stream_quic_pt_session_log(ngx_stream_quic_pt_flow_t *flow)
+{
+    ngx_stream_quic_pt_worker_t  *worker;
+
+    worker = flow->listener->worker;
+
+    if (worker->untargeted != ngx_time()) {
+        worker->untargeted = ngx_time();
+        worker->nuntargeted = 0;
+    }
+
+    if (worker->nuntargeted == NGX_STREAM_QUIC_PT_COMPLAINTS) {
+        return &worker->quiet;
+    }
+
+    worker->nuntargeted++;
+
+    return flow->session->connection->log;
 }
 
 
@@ -360,6 +394,7 @@ static ngx_int_t
 ngx_stream_quic_pt_session_resolve(ngx_stream_session_t *s,
     ngx_stream_quic_pt_flow_t *flow)
 {
+    ngx_log_t                       *log;
     ngx_resolver_ctx_t              *ctx, temp;
     ngx_stream_core_srv_conf_t      *cscf;
     ngx_stream_upstream_resolved_t  *ur;
@@ -375,7 +410,9 @@ ngx_stream_quic_pt_session_resolve(ngx_stream_session_t *s,
     }
 
     if (ctx == NGX_NO_RESOLVER) {
-        ngx_log_error(NGX_LOG_ERR, s->connection->log, 0,
+        log = ngx_stream_quic_pt_session_log(flow);
+
+        ngx_log_error(NGX_LOG_ERR, log, 0,
                       "no resolver defined to resolve %V", &ur->host);
         return NGX_ERROR;
     }
@@ -400,16 +437,17 @@ static void
 ngx_stream_quic_pt_session_resolved(ngx_resolver_ctx_t *ctx)
 {
     ngx_int_t                        rc;
-    ngx_stream_session_t            *s;
+    ngx_log_t                       *log;
     ngx_stream_quic_pt_flow_t       *flow;
     ngx_stream_upstream_resolved_t  *ur;
 
     flow = ctx->data;
-    s = flow->session;
     ur = flow->resolving;
 
     if (ctx->state) {
-        ngx_log_error(NGX_LOG_ERR, s->connection->log, 0,
+        log = ngx_stream_quic_pt_session_log(flow);
+
+        ngx_log_error(NGX_LOG_ERR, log, 0,
                       "%V could not be resolved (%i: %s)",
                       &ctx->name, ctx->state,
                       ngx_resolver_strerror(ctx->state));

@@ -39,7 +39,7 @@
  * and may close first; resets of late streams get their time, too
  */
 
-#define NGX_HTTP_H3_LIMITS_LINGER       100
+#define NGX_HTTP_H3_LIMITS_LINGER       300
 
 /* type, length, and a stream ID, each of the greatest length */
 

@@ -150,9 +150,11 @@ close_is($late, H3_NO_ERROR, 'then H3_NO_ERROR');
 ok(!defined $streams[7]{status}, 'nothing is admitted any more');
 
 
-# other clients, other versions
+# other clients, other versions; curl repeats what is rejected, but now and then
+# not a request that meets the end of the connection, which RFC 9114, 5.2 allows
 
-my ($code, $output) = $t->curl('--http3-only', '--parallel',
+my ($code, $output) = $t->curl('--http3-only', '--parallel', '--retry', 3,
+                               '--retry-all-errors', '--retry-delay', 1,
                                '--parallel-max', 20, '--write-out',
                                '%{http_code}\n', '--output', '/dev/null',
                                "https://localhost:$small/?[1-60]");

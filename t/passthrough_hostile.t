@@ -12,25 +12,20 @@ use FindBin;
 use lib "$FindBin::Bin/lib";
 
 use IO::Select;
-use IO::Socket::IP;
-use Socket qw/SOCK_DGRAM/;
 
 use QuicLB;
+use QuicLB::Udp;
 
 use constant FLOWS => 50;
 
 my $t = QuicLB->new();
 my ($port, $dns_port, $moving) = map { $t->port() } 1 .. 3;
 
-my @backends = map {
-    IO::Socket::IP->new(LocalHost => '127.0.0.1', LocalPort => 0,
-                        Type => SOCK_DGRAM)
-} 0 .. 1;
+my @backends = map { udp_bind('127.0.0.1') } 0 .. 1;
 my @addresses = map { '127.0.0.1:' . $_->sockport } @backends;
 
 # a name server that never answers
-my $dns = IO::Socket::IP->new(LocalHost => '127.0.0.1',
-                              LocalPort => $dns_port, Type => SOCK_DGRAM);
+my $dns = udp_bind('127.0.0.1', $dns_port);
 
 my ($id_a, $id_b) = ("\x08\x0a" . 'nonce77', "\x28\x0b" . 'nonce77');
 
@@ -232,8 +227,7 @@ $t->done();
 sub client {
     my ($host, $to) = @_;
 
-    return IO::Socket::IP->new(PeerHost => $host, PeerPort => $to // $port,
-                               Type => SOCK_DGRAM);
+    return udp_connect($host, $to // $port);
 }
 
 

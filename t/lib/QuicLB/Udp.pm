@@ -53,12 +53,24 @@ sub udp_bind {
 }
 
 
+# a client that nginx does not know: a port of an earlier one may still have a
+# flow, which what the new one sends would go on with
+
+my %used;
+
 sub udp_connect {
     my ($host, $port, $local) = @_;
 
-    return IO::Socket::IP->new(PeerHost => $host, PeerPort => $port,
-                               LocalHost => $local, Type => SOCK_DGRAM)
-        || die "udp_connect $host:$port: $@";
+    while (1) {
+        my $socket = IO::Socket::IP->new(PeerHost => $host, PeerPort => $port,
+                                         LocalHost => $local,
+                                         Type => SOCK_DGRAM)
+            or die "udp_connect $host:$port: $@";
+
+        my $from = join ' ', $host, $port, $socket->sockhost,
+                             $socket->sockport;
+        return $socket if !$used{$from}++;
+    }
 }
 
 

@@ -49,6 +49,26 @@ for my $workers (1, 3) {
 }
 
 
+# an old worker that has no CPU for a while misses nothing, and a
+# CONNECTION_CLOSE is not sent again
+
+$relay = QuicLB::Relay->new($t, parts => { workers => 1 });
+$t->start();
+
+my ($slow) = $t->workers();
+
+$report = $relay->ends_with(sub {
+    $t->reload();
+    kill 'STOP', $slow;
+}, 'leave', 40);
+
+kill 'CONT', $slow;
+ok($t->wait_gone($slow, 30), 'all clients left: so does their worker')
+    or diag($report->{error});
+
+$t->stop('QUIT');
+
+
 # fewer workers, then more
 
 $relay = QuicLB::Relay->new($t, listen => 'reuseport',

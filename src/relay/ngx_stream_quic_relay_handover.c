@@ -17,22 +17,17 @@
  *
  * Names begin with a hash of a secret, and what does not come from a worker's
  * user is ignored.  A socket holds few messages (net.unix.max_dgram_qlen), so
- * the datagrams of a turn go in one.  Nothing waits: what a full socket does
- * not take is lost, as on a network.
+ * the datagrams of a turn go in one, and what a full one does not take waits
+ * (_waiting.c).
  */
 
 
 #include "ngx_stream_quic_relay_module.h"
+#include "ngx_stream_quic_relay_handover.h"
 
-
-/* octets of a message */
-#define NGX_STREAM_QUIC_RELAY_MESSAGE  65536
 
 /* messages of one turn */
 #define NGX_STREAM_QUIC_RELAY_MESSAGES  4
-
-/* octets of the secret's hash in names */
-#define NGX_STREAM_QUIC_RELAY_NAME     16
 
 /* the format below: other binaries may have another one */
 #define NGX_STREAM_QUIC_RELAY_FORMAT   0x71726c31
@@ -56,17 +51,6 @@ typedef struct {
     ngx_stream_quic_relay_address_t  local;
     ngx_stream_quic_relay_address_t  remote;
 } ngx_stream_quic_relay_handed_t;
-
-
-struct ngx_stream_quic_relay_handover_s {
-    ngx_connection_t                *connection;
-    ngx_uint_t                       target;      /* slot */
-    ngx_uint_t                       count;       /* of datagrams for it */
-    size_t                           len;         /* of what is to be sent */
-    u_char                           hash[2 * NGX_STREAM_QUIC_RELAY_NAME];
-    u_char                           out[NGX_STREAM_QUIC_RELAY_MESSAGE];
-    u_char                           in[NGX_STREAM_QUIC_RELAY_MESSAGE];
-};
 
 
 static ngx_int_t ngx_stream_quic_relay_handover_bind(
@@ -103,10 +87,9 @@ ngx_stream_quic_relay_handover_open(ngx_stream_quic_relay_worker_t *worker,
         return NGX_ERROR;
     }
 
-    handover->connection = NULL;
-    handover->len = 0;
-    handover->count = 0;
+    ngx_memzero(handover, sizeof(ngx_stream_quic_relay_handover_t));
     worker->handover = handover;
+    ngx_stream_quic_relay_waiting_init(worker);
 
     if (ngx_stream_quic_relay_ids_secret(name, shared->workers, "name")
         != NGX_OK)
@@ -244,10 +227,16 @@ ngx_stream_quic_relay_handover_event(ngx_stream_quic_relay_worker_t *worker,
 void
 ngx_stream_quic_relay_handover_close(ngx_stream_quic_relay_worker_t *worker)
 {
-    if (worker->handover->connection) {
-        ngx_close_connection(worker->handover->connection);
-        worker->handover->connection = NULL;
+    ngx_stream_quic_relay_handover_t  *handover;
+
+    handover = worker->handover;
+
+    if (handover->connection) {
+        ngx_close_connection(handover->connection);
+        handover->connection = NULL;
     }
+
+    ngx_stream_quic_relay_waiting_free(handover);
 }
 
 
@@ -255,15 +244,15 @@ void
 ngx_stream_quic_relay_handover_add(ngx_stream_quic_relay_worker_t *worker,
     ngx_uint_t slot, ngtcp2_path *path, u_char *data, size_t len)
 {
-    u_char                            *p;
-    ngx_stream_quic_relay_handed_t     handed;
-    ngx_stream_quic_relay_handover_t  *handover;
+    u_char                          *p;
+    ngx_stream_quic_relay_batch_t   *out;
+    ngx_stream_quic_relay_handed_t   handed;
 
-    handover = worker->handover;
+    out = &worker->handover->out;
 
-    if (handover->len
-        && (handover->target != slot
-            || NGX_STREAM_QUIC_RELAY_MESSAGE - handover->len
+    if (out->len
+        && (out->target != slot
+            || NGX_STREAM_QUIC_RELAY_MESSAGE - out->len
                < sizeof(handed) + len))
     {
         ngx_stream_quic_relay_handover_flush(worker);
@@ -284,64 +273,84 @@ ngx_stream_quic_relay_handover_add(ngx_stream_quic_relay_worker_t *worker,
     ngx_memcpy(&handed.local, path->local.addr, path->local.addrlen);
     ngx_memcpy(&handed.remote, path->remote.addr, path->remote.addrlen);
 
-    p = ngx_cpymem(handover->out + handover->len, &handed, sizeof(handed));
+    p = ngx_cpymem(out->data + out->len, &handed, sizeof(handed));
     p = ngx_cpymem(p, data, len);
 
-    handover->target = slot;
-    handover->len = p - handover->out;
-    handover->count++;
+    out->target = slot;
+    out->len = p - out->data;
+    out->count++;
 }
 
 
 void
 ngx_stream_quic_relay_handover_flush(ngx_stream_quic_relay_worker_t *worker)
 {
-    size_t                             len;
-    socklen_t                          socklen;
-    ngx_err_t                          err;
-    ngx_uint_t                         count;
-    struct sockaddr_un                 sun;
-    ngx_stream_quic_relay_handover_t  *handover;
+    ngx_stream_quic_relay_batch_t  *out;
 
-    handover = worker->handover;
-    len = handover->len;
-    count = handover->count;
+    out = &worker->handover->out;
 
-    if (len == 0) {
+    if (out->len == 0) {
         return;
     }
 
-    handover->len = 0;
-    handover->count = 0;
+    /* not before what waits: what is late is soon taken for lost */
 
-    socklen = ngx_stream_quic_relay_handover_name(handover, handover->target,
-                                                  &sun);
+    if (ngx_stream_quic_relay_waiting_for(worker->handover, out->target)
+        || ngx_stream_quic_relay_handover_send(worker, out) == NGX_AGAIN)
+    {
+        ngx_stream_quic_relay_waiting_add(worker, out);
+    }
 
-    if (sendto(handover->connection->fd, handover->out, len, 0,
+    out->len = 0;
+    out->count = 0;
+}
+
+
+ngx_int_t
+ngx_stream_quic_relay_handover_send(ngx_stream_quic_relay_worker_t *worker,
+    ngx_stream_quic_relay_batch_t *batch)
+{
+    socklen_t           socklen;
+    ngx_err_t           err;
+    struct sockaddr_un  sun;
+
+    socklen = ngx_stream_quic_relay_handover_name(worker->handover,
+                                                  batch->target, &sun);
+
+    if (sendto(worker->handover->connection->fd, batch->data, batch->len, 0,
                (struct sockaddr *) &sun, socklen)
         != -1)
     {
         ngx_stream_quic_relay_count(worker, NGX_STREAM_QUIC_RELAY_HANDED_OVER,
-                                    count);
-        return;
+                                    batch->count);
+        return NGX_OK;
     }
 
     err = ngx_socket_errno;
 
     ngx_log_debug1(NGX_LOG_DEBUG_STREAM, worker->log, err,
                    "quic relay: handover to worker %ui failed",
-                   handover->target);
+                   batch->target);
 
-    if (err == NGX_ECONNREFUSED) {
+    switch (err) {
+
+    case NGX_EAGAIN:
+    case ENOBUFS:
+        return NGX_AGAIN;
+
+    case NGX_ECONNREFUSED:
 
         /* it is gone */
 
-        ngx_stream_quic_relay_handover_each(worker, handover->out, len);
-        return;
-    }
+        ngx_stream_quic_relay_handover_each(worker, batch->data, batch->len);
+        return NGX_OK;
 
-    ngx_stream_quic_relay_count(worker, NGX_STREAM_QUIC_RELAY_HANDOVER_LOST,
-                                count);
+    default:
+        ngx_stream_quic_relay_count(worker,
+                                    NGX_STREAM_QUIC_RELAY_HANDOVER_LOST,
+                                    batch->count);
+        return NGX_OK;
+    }
 }
 
 

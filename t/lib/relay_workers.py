@@ -13,6 +13,8 @@ about how connections begin.
                          streams that were open before then end: "failed",
                          "trips", "new" (those that failed), "reset" (had a
                          stateless reset)
+    leave CONNECTIONS    writes "ready", and when a line has come all clients
+                         close, one after the other
     given CONNECTIONS CONFIG_ID KEY|- SERVER_ID_LENGTH NONCE_LENGTH
                          what the client is given: "cids", "distinct",
                          "lengths", "first" octets, "server_ids", "nonces" (how
@@ -217,6 +219,19 @@ async def hold(ends, options, connections, *how):
 
     return {"failed": failed, "new": new, "trips": min(trips),
             "reset": sum(pair.client.was_reset for pair in pairs)}
+
+
+async def leave(ends, options, connections):
+    pairs = [await ends.connect() for _ in range(int(connections))]
+
+    print("ready", flush=True)
+    await line()
+
+    for pair in pairs:
+        pair.close()
+        await asyncio.sleep(0.01)
+
+    return {}
 
 
 async def fresh(ends, count):
@@ -509,5 +524,5 @@ async def preferred(ends, options):
 
 
 SCENARIOS = {function.__name__: function
-             for function in (moves, hold, given, reset, tokens, version,
-                              preferred, rekey, cycles)}
+             for function in (moves, hold, leave, given, reset, tokens,
+                              version, preferred, rekey, cycles)}

@@ -72,6 +72,7 @@ sub conf {
         location /file/ { alias @{[$t->path('')]}/; }
         location / { proxy_http_version 1.1;
                      proxy_request_buffering off;
+                     proxy_max_temp_file_size 0;
                      proxy_pass http://127.0.0.1:$http; }
     }
 CONF

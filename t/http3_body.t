@@ -44,6 +44,8 @@ CONF
                              proxy_pass http://127.0.0.1:$http/len; }
         location /in_file { client_body_in_file_only clean;
                             proxy_pass http://127.0.0.1:$http/len; }
+        location /echo { proxy_buffering off;
+                         proxy_pass http://127.0.0.1:$http; }
         location /fastcgi { fastcgi_pass 127.0.0.1:$fastcgi; }
         location /scgi { scgi_pass 127.0.0.1:$scgi; }
         location /uwsgi { uwsgi_pass 127.0.0.1:$uwsgi; }
@@ -89,6 +91,22 @@ for my $kind (qw/http fastcgi grpc/) {
     is($seen->{length}, 1e6, "$kind: unknown length: all of it");
     ok($seen->{complete}, "$kind: unknown length: complete");
     is($seen->{declared}, undef, "$kind: unknown length: none told");
+}
+
+# what has come goes on, however little more there is to wait for
+
+{
+    my $length = 0;
+    my ($answer) = http3($t, $port, [{
+        method => 'POST', path => '/echo', send => [
+            (map { ({ data => $_ }, { wait_length => $length += $_ }) }
+                 100_000, 5000, 1500, 100, 40_000, 20_000, 1200, 1),
+            { fin => 1 },
+        ],
+    }]);
+
+    is($answer->{length}, $length, 'piece by piece');
+    ok((seen($up, 1))[0]{complete}, 'piece by piece: complete');
 }
 
 # else 411, unless it fits into the window

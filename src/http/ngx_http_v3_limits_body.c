@@ -125,6 +125,7 @@ ngx_http_h3_limits_body_drop(ngx_http_request_t *r,
     }
 
     ngx_http_h3_limits_look_ahead_cancel(b);
+    ngx_http_h3_limits_gather_cancel(b);
 
     r->reading_body = 0;
     r->request_body_no_buffering = 0;
@@ -204,6 +205,7 @@ ngx_http_h3_limits_body_cleanup(void *data)
     ngx_http_h3_limits_body_t *b = data;
 
     ngx_http_h3_limits_look_ahead_cancel(b);
+    ngx_http_h3_limits_gather_cancel(b);
 
     ngx_http_h3_limits_body_held(b, &b->request_held, 0);
     ngx_http_h3_limits_body_held(b, &b->response_held, 0);

@@ -52,6 +52,9 @@ typedef struct {
     ngx_http_event_handler_pt        reader;     /* nginx's, of the body */
     void                           **loc_conf;   /* to be restored */
     ngx_event_t                      switch_event;
+    ngx_event_t                      gather;
+    ngx_http_event_handler_pt        pass;       /* nginx's, what has come */
+    ngx_msec_t                       passed;     /* the last time */
     off_t                            request_held;
     ngx_http_v3_parse_data_t         after;      /* what follows trailers */
     size_t                           unknown;    /* to skip of a frame */
@@ -172,6 +175,18 @@ ngx_int_t ngx_http_h3_limits_look_ahead_next(ngx_http_request_t *r,
 /* ends it, without anything that follows */
 
 void ngx_http_h3_limits_look_ahead_cancel(ngx_http_h3_limits_body_t *b);
+
+
+/* ngx_http_v3_limits_gather.c */
+
+/* from now on what comes of a passed body may wait for more */
+
+void ngx_http_h3_limits_gather(ngx_http_request_t *r,
+    ngx_http_h3_limits_body_t *b);
+
+/* nothing waits any more */
+
+void ngx_http_h3_limits_gather_cancel(ngx_http_h3_limits_body_t *b);
 
 
 /* ngx_http_v3_limits_upstream.c */

@@ -139,6 +139,7 @@ ngx_http_h3_limits_request_body_next(ngx_http_request_t *r,
     }
 
     ngx_http_h3_limits_request_body_count(r, b, in);
+    ngx_http_h3_limits_gather(r, b);
 
     if (r->request_body->buf == NULL && !b->ended) {
         return ngx_http_h3_limits_request_body_buffer(r, b);

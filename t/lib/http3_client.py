@@ -19,6 +19,7 @@ The first line of standard input is a JSON list of requests, all begun at once:
           {"data": N}           a DATA frame with N octets of the pattern
           {"wait": SEC}         nothing for so long
           {"wait_header": true} nothing until the response begins
+          {"wait_length": N}    nothing until it has N octets
           {"fin": true}         the end of the stream
           {"reset": CODE}       RESET_STREAM
 
@@ -125,6 +126,7 @@ class Request:
         self.short = b""
         self.stopped = False
         self.header = asyncio.Event()
+        self.progress = asyncio.Event()
         self.finished = asyncio.Event()
         self.result = {"status": None, "headers": [], "length": 0,
                        "fin": False, "reset": None, "stop": None,
@@ -174,6 +176,11 @@ class Request:
 
         elif "wait_header" in step:
             await self.header.wait()
+
+        elif "wait_length" in step:
+            while self.result["length"] < step["wait_length"]:
+                self.progress.clear()
+                await self.progress.wait()
 
         elif "fin" in step:
             self.write(b"", True)
@@ -276,6 +283,7 @@ class Request:
     def on_body(self, data):
         self.digest.update(data)
         self.result["length"] += len(data)
+        self.progress.set()
 
         if len(self.short) < SHORT:
             self.short += data

@@ -186,6 +186,36 @@ for my $window (0, 9) {
 }
 
 
+# uploads that are rejected: a client that has not ended one when it is reset is
+# not told to stop, nor is the connection closed, as long as it is not too much
+
+my @late = (['headers', 'c', { ':method' => 'POST' }, 0], ['data', 'c', 1000]);
+
+{
+    my $report = script($two, [], @two, @late, ['wait', 'c'], @second,
+                        ['data', 'c', 1000, 1], ['wait_close'])->report();
+    my $client = only($report);
+    my $late = (streams($client))[2];
+
+    is($late->{reset}, H3_REQUEST_REJECTED, 'an upload is rejected at once');
+    is($report->{error}, undef, 'and can be ended');
+    is($late->{stop}, undef, 'which is waited for');
+    close_is($client, H3_NO_ERROR, 'before the end');
+}
+
+{
+    my $client = only(script($two, [], @two, @late,
+        ['headers', 'd', { ':method' => 'POST' }, 0], ['data', 'd', 1500000],
+        ['wait_stop', 'd'], ['wait_stop', 'c'], ['wait_close'])->report());
+    my @stops = grep { $_->[0] eq 'stop' } @{ $client->{log} };
+
+    is_deeply(\@stops, [['stop', 12, H3_REQUEST_REJECTED],
+                        ['stop', 8, H3_REQUEST_REJECTED]],
+              'one of much is stopped, and later one without end');
+    close_is($client, H3_NO_ERROR, 'then the end');
+}
+
+
 # a client that opens streams on and on
 
 {

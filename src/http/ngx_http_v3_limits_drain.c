@@ -12,10 +12,11 @@
  *     requests that were admitted run to their end;
  *     their responses and the GOAWAY are acknowledged: no event tells that, so
  *     a timer looks;
+ *     requests that were rejected have ended, too;
  *     a while later the connection is closed with H3_NO_ERROR.
  *
  * Nothing is waited for without end: a response must get on within
- * "send_timeout", and the GOAWAY has some seconds after the last of them.
+ * "send_timeout", and the rest has some seconds after the last of them.
  */
 
 
@@ -30,13 +31,13 @@
 
 #define NGX_HTTP_H3_LIMITS_POLL         50
 
-/* ms that a GOAWAY waits for credit, or its acknowledgment */
+/* ms for a GOAWAY to be acknowledged, and rejected requests to end */
 
 #define NGX_HTTP_H3_LIMITS_GOAWAY_WAIT  10000
 
 /*
- * ms from the last acknowledgment to the close: the client has what it needs,
- * and may close first; resets of late streams get their time, too
+ * ms from the last acknowledgment, or rejected request, to the close: the
+ * client has what it needs, and may close first; resets get their time, too
  */
 
 #define NGX_HTTP_H3_LIMITS_LINGER       300
@@ -52,10 +53,12 @@ static ngx_quic_stream_t *ngx_http_h3_limits_control_stream(
 static void ngx_http_h3_limits_goaway(ngx_http_h3_limits_session_t *s);
 static ngx_int_t ngx_http_h3_limits_goaway_write(
     ngx_http_h3_limits_session_t *s, ngx_quic_stream_t *qs);
+static const char *ngx_http_h3_limits_drain_waits(
+    ngx_http_h3_limits_session_t *s);
 static ngx_uint_t ngx_http_h3_limits_drain_responses(
     ngx_http_h3_limits_session_t *s);
 static ngx_uint_t ngx_http_h3_limits_drain_timed_out(
-    ngx_http_h3_limits_session_t *s, ngx_uint_t responses);
+    ngx_http_h3_limits_session_t *s);
 static void ngx_http_h3_limits_drain_close(ngx_http_h3_limits_session_t *s,
     const char *reason);
 
@@ -117,8 +120,7 @@ ngx_http_h3_limits_drain_request_done(ngx_http_h3_limits_session_t *s)
 static void
 ngx_http_h3_limits_drain_handler(ngx_event_t *ev)
 {
-    ngx_uint_t                     responses;
-    ngx_quic_stream_t             *qs;
+    const char                    *what;
     ngx_http_v3_session_t         *h3c;
     ngx_http_h3_limits_session_t  *s;
 
@@ -151,22 +153,17 @@ ngx_http_h3_limits_drain_handler(ngx_event_t *ev)
         ngx_del_timer(&h3c->keepalive);
     }
 
-    responses = ngx_http_h3_limits_drain_responses(s);
+    what = ngx_http_h3_limits_drain_waits(s);
 
-    qs = ngx_http_h3_limits_control_stream(s);
-
-    if (qs == NULL
-        || (!responses && s->goaway_sent && qs->acked >= s->goaway_end))
-    {
+    if (what == NULL) {
         s->lingering = 1;
         ngx_add_timer(ev, NGX_HTTP_H3_LIMITS_LINGER);
         return;
     }
 
-    if (ngx_http_h3_limits_drain_timed_out(s, responses)) {
+    if (ngx_http_h3_limits_drain_timed_out(s)) {
         ngx_log_error(NGX_LOG_INFO, s->connection->log, NGX_ETIMEDOUT,
-                      "client did not take %s in time",
-                      responses ? "a response" : "GOAWAY");
+                      "client did not %s in time", what);
 
         ngx_http_h3_limits_drain_close(s, "drain timeout");
         return;
@@ -259,6 +256,27 @@ ngx_http_h3_limits_goaway_write(ngx_http_h3_limits_session_t *s,
 }
 
 
+/* NULL if the client has all that it is to have */
+
+static const char *
+ngx_http_h3_limits_drain_waits(ngx_http_h3_limits_session_t *s)
+{
+    ngx_quic_stream_t  *qs;
+
+    if (ngx_http_h3_limits_drain_responses(s)) {
+        return "take a response";
+    }
+
+    qs = ngx_http_h3_limits_control_stream(s);
+
+    if (qs && (!s->goaway_sent || qs->acked < s->goaway_end)) {
+        return "take GOAWAY";
+    }
+
+    return s->rejecting ? "end rejected requests" : NULL;
+}
+
+
 /* forgets responses that are acknowledged; whether there are others */
 
 static ngx_uint_t
@@ -296,15 +314,14 @@ ngx_http_h3_limits_drain_responses(ngx_http_h3_limits_session_t *s)
 
 
 static ngx_uint_t
-ngx_http_h3_limits_drain_timed_out(ngx_http_h3_limits_session_t *s,
-    ngx_uint_t responses)
+ngx_http_h3_limits_drain_timed_out(ngx_http_h3_limits_session_t *s)
 {
     ngx_msec_t                 timeout;
     ngx_http_core_loc_conf_t  *clcf;
 
     timeout = NGX_HTTP_H3_LIMITS_GOAWAY_WAIT;
 
-    if (responses) {
+    if (!ngx_queue_empty(&s->streams)) {
         clcf = ngx_http_v3_get_module_loc_conf(s->connection,
                                                ngx_http_core_module);
         timeout = clcf->send_timeout;

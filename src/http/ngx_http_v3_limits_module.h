@@ -108,6 +108,7 @@ struct ngx_http_h3_limits_session_s {
 
     ngx_uint_t                        requests;   /* admitted */
     ngx_uint_t                        rejected;
+    ngx_uint_t                        rejecting;  /* of them, not closed yet */
     uint64_t                          next_id;    /* the first not admitted */
 
     ngx_queue_t                       streams;    /* admitted */

@@ -41,6 +41,11 @@
 
 #define NGX_HTTP_H3_LIMITS_MAX_REJECTED  1000
 
+/* ms, and octets, for which the rest of a rejected request is discarded */
+
+#define NGX_HTTP_H3_LIMITS_DISCARD_TIME  5000
+#define NGX_HTTP_H3_LIMITS_DISCARD_SIZE  (1024 * 1024)
+
 
 static ngx_int_t ngx_http_h3_limits_connection_init(ngx_connection_t *c);
 static void ngx_http_h3_limits_connection_shutdown(ngx_connection_t *c);
@@ -53,6 +58,9 @@ static ngx_http_h3_limits_stream_t *ngx_http_h3_limits_get_stream(
     ngx_http_h3_limits_session_t *s);
 static void ngx_http_h3_limits_stream_cleanup(void *data);
 static void ngx_http_h3_limits_reject(ngx_http_h3_limits_session_t *s,
+    ngx_connection_t *c);
+static void ngx_http_h3_limits_reject_handler(ngx_event_t *rev);
+static void ngx_http_h3_limits_reject_close(ngx_http_h3_limits_session_t *s,
     ngx_connection_t *c);
 
 
@@ -432,10 +440,7 @@ ngx_http_h3_limits_stream_cleanup(void *data)
 static void
 ngx_http_h3_limits_reject(ngx_http_h3_limits_session_t *s, ngx_connection_t *c)
 {
-    ngx_int_t                code;
-    ngx_connection_t        *pc;
-    ngx_http_connection_t   *hc;
-    ngx_http_v3_srv_conf_t  *h3scf;
+    ngx_connection_t  *pc;
 
     pc = s->connection;
 
@@ -443,14 +448,83 @@ ngx_http_h3_limits_reject(ngx_http_h3_limits_session_t *s, ngx_connection_t *c)
                    "http3 limits: stream 0x%xL rejected", c->quic->id);
 
     s->rejected++;
+    s->rejecting++;
+    s->lingering = 0;
     ngx_http_h3_limits_count(s->main_conf, NGX_HTTP_H3_LIMITS_REJECTED);
+
+    if (ngx_quic_reset_stream(c, NGX_HTTP_V3_ERR_REQUEST_REJECTED) == NGX_OK) {
+        c->read->handler = ngx_http_h3_limits_reject_handler;
+        ngx_add_timer(c->read, NGX_HTTP_H3_LIMITS_DISCARD_TIME);
+
+        ngx_http_h3_limits_reject_handler(c->read);
+
+    } else {
+        ngx_http_h3_limits_reject_close(s, c);
+    }
+
+    if (s->rejected > ngx_max(s->max_requests,
+                              NGX_HTTP_H3_LIMITS_MAX_REJECTED))
+    {
+        ngx_log_error(NGX_LOG_INFO, pc->log, 0,
+                      "client opened %ui streams after GOAWAY", s->rejected);
+
+        ngx_quic_finalize_connection(pc, NGX_HTTP_V3_ERR_EXCESSIVE_LOAD,
+                                     "too many streams after GOAWAY");
+    }
+}
+
+
+/*
+ * What the client goes on to send is discarded, as after a response, and only
+ * when that is too much is it told to stop: curl 8.21 does not send again a
+ * request that it was told to stop, though it does after RESET_STREAM alone
+ */
+
+static void
+ngx_http_h3_limits_reject_handler(ngx_event_t *rev)
+{
+    ssize_t                        n;
+    ngx_connection_t              *c;
+    ngx_http_h3_limits_session_t  *s;
+    u_char                         buffer[NGX_HTTP_DISCARD_BUFFER_SIZE];
+
+    c = rev->data;
+
+    if (!rev->timedout && !c->close) {
+
+        do {
+            n = c->recv(c, buffer, NGX_HTTP_DISCARD_BUFFER_SIZE);
+
+            if (n == NGX_AGAIN) {
+                return;
+            }
+
+        } while (n > 0
+                 && c->quic->recv_offset < NGX_HTTP_H3_LIMITS_DISCARD_SIZE);
+    }
+
+    s = ngx_http_h3_limits_session(c->quic->parent);
+
+    ngx_http_h3_limits_reject_close(s, c);
+}
+
+
+static void
+ngx_http_h3_limits_reject_close(ngx_http_h3_limits_session_t *s,
+    ngx_connection_t *c)
+{
+    ngx_int_t                code;
+    ngx_http_connection_t   *hc;
+    ngx_http_v3_srv_conf_t  *h3scf;
+
+    s->rejecting--;
 
 #if (NGX_STAT_STUB)
     /* ngx_http_close_connection() subtracts it */
     (void) ngx_atomic_fetch_add(ngx_stat_active, 1);
 #endif
 
-    /* RESET_STREAM has H3_REQUEST_REJECTED then; and so shall STOP_SENDING */
+    /* as RESET_STREAM, STOP_SENDING shall have H3_REQUEST_REJECTED */
 
     c->close = 1;
 
@@ -464,14 +538,4 @@ ngx_http_h3_limits_reject(ngx_http_h3_limits_session_t *s, ngx_connection_t *c)
     ngx_http_close_connection(c);
 
     h3scf->quic.stream_close_code = code;
-
-    if (s->rejected > ngx_max(s->max_requests,
-                              NGX_HTTP_H3_LIMITS_MAX_REJECTED))
-    {
-        ngx_log_error(NGX_LOG_INFO, pc->log, 0,
-                      "client opened %ui streams after GOAWAY", s->rejected);
-
-        ngx_quic_finalize_connection(pc, NGX_HTTP_V3_ERR_EXCESSIVE_LOAD,
-                                     "too many streams after GOAWAY");
-    }
 }

@@ -30,6 +30,7 @@ my $t = QuicLB->new();
 my $port = $t->port();
 my $up = upstreams($t, qw/http fastcgi grpc scgi uwsgi/);
 my ($http, $fastcgi, $grpc, $scgi, $uwsgi) = @{ $up->{port} };
+my $http2 = proxy_http2($t);
 
 $t->conf(http => params() . server($t, $port, <<"SERVER"));
         proxy_http_version 1.1;
@@ -42,6 +43,8 @@ $t->conf(http => params() . server($t, $port, <<"SERVER"));
                                proxy_pass http://127.0.0.1:$http/len; }
         location /fastcgi { fastcgi_pass 127.0.0.1:$fastcgi; }
         location /grpc { grpc_pass grpc://127.0.0.1:$grpc; }
+        @{[$http2 ? "location /http2 { proxy_http_version 2;"
+                    . " proxy_pass http://127.0.0.1:$grpc; }" : '']}
         location /scgi { scgi_pass 127.0.0.1:$scgi; }
         location /uwsgi { uwsgi_pass 127.0.0.1:$uwsgi; }
 SERVER
@@ -56,8 +59,16 @@ for my $path (qw{/len /unbuffered /fastcgi /grpc}) {
 
 # where these differ: before, within and after each frame
 
+my $some = [0, 1, 4, 5, 7, 9, 11, 16, 17, 18, 20, 21, 22];
+
 for my $path (qw{/scgi /uwsgi}) {
-    sweep($path, [0, 1, 4, 5, 7, 9, 11, 16, 17, 18, 20, 21, 22]);
+    sweep($path, $some);
+}
+
+SKIP: {
+    skip 'this nginx has no "proxy_http_version 2"', 8 if !$http2;
+
+    sweep('/http2', $some);
 }
 
 # trailers belong to the body

@@ -57,6 +57,7 @@ typedef struct {
 
 typedef struct {
     ngx_module_t                     *proxy;
+    ngx_module_t                     *proxy_v2;   /* since 1.29.4 */
     ngx_module_t                     *fastcgi;
     ngx_module_t                     *uwsgi;
     ngx_module_t                     *scgi;

@@ -47,6 +47,8 @@ ngx_http_h3_limits_upstream_init(ngx_conf_t *cf)
 
     hu->proxy = ngx_http_h3_limits_upstream_module(cf,
                                                    "ngx_http_proxy_module");
+    hu->proxy_v2 = ngx_http_h3_limits_upstream_module(cf,
+                                                  "ngx_http_proxy_v2_module");
     hu->fastcgi = ngx_http_h3_limits_upstream_module(cf,
                                                    "ngx_http_fastcgi_module");
     hu->uwsgi = ngx_http_h3_limits_upstream_module(cf,
@@ -160,13 +162,19 @@ ngx_uint_t
 ngx_http_h3_limits_upstream_has_own_body(ngx_http_request_t *r)
 {
     ngx_str_t                       *source;
+    ngx_http_upstream_t             *u;
     ngx_http_h3_limits_upstreams_t  *hu;
     ngx_http_h3_limits_main_conf_t  *hmcf;
 
+    u = r->upstream;
     hmcf = ngx_http_get_module_main_conf(r, ngx_http_v3_limits_module);
     hu = &hmcf->upstreams;
 
-    if (!ngx_http_h3_limits_upstream_is(r->upstream, hu->proxy)) {
+    /* both have the configuration of the first */
+
+    if (!ngx_http_h3_limits_upstream_is(u, hu->proxy)
+        && !ngx_http_h3_limits_upstream_is(u, hu->proxy_v2))
+    {
         return 0;
     }
 

@@ -12,6 +12,7 @@ package QuicLB::Bodies;
 #   server($t, $port, $text)    a server block that listens for HTTP/3
 #   params                      what fastcgi, scgi and uwsgi have to be told
 #   post($path, $size, $length) a request; without $length none is declared
+#   proxy_http2($t)             whether nginx has "proxy_http_version 2"
 #   temp_files($t)              temporary files that workers have open
 #   rss($t)                     of the worker, octets
 
@@ -26,7 +27,7 @@ use JSON::PP;
 use QuicLB::Process qw/slurp/;
 
 our @EXPORT = qw/upstreams seen http3 http3_start http3_report server params
-                 post temp_files rss/;
+                 post proxy_http2 temp_files rss/;
 
 my $lib = dirname(dirname(abs_path(__FILE__)));
 my $count = 0;
@@ -133,6 +134,15 @@ sub params {
         ${_}_param REQUEST_URI \$request_uri;
         ${_}_param CONTENT_LENGTH \$content_length;
 CONF
+}
+
+
+sub proxy_http2 {
+    my ($t) = @_;
+
+    my ($ok) = $t->test_conf(http => 'proxy_http_version 2;');
+
+    return $ok;
 }
 
 

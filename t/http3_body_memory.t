@@ -135,18 +135,6 @@ sub paused {
 }
 
 
-# of the network namespace of t/env
-
-sub tcp_wmem {
-    my ($value) = @_;
-    my $path = '/proc/sys/net/ipv4/tcp_wmem';
-
-    open my $fh, '>', $path or die "$path: $!";
-    print $fh $value;
-    close $fh or die "$path: $!";
-}
-
-
 sub progress {
     my ($client, $progress) = @_;
 

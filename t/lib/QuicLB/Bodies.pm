@@ -13,6 +13,7 @@ package QuicLB::Bodies;
 #   params                      what fastcgi, scgi and uwsgi have to be told
 #   post($path, $size, $length) a request; without $length none is declared
 #   proxy_http2($t)             whether nginx has "proxy_http_version 2"
+#   tcp_wmem("MIN DEFAULT MAX") buffers of TCP in the namespace of t/env
 #   temp_files($t)              temporary files that workers have open
 #   rss($t)                     of the worker, octets
 
@@ -27,7 +28,7 @@ use JSON::PP;
 use QuicLB::Process qw/slurp/;
 
 our @EXPORT = qw/upstreams seen http3 http3_start http3_report server params
-                 post proxy_http2 temp_files rss/;
+                 post proxy_http2 tcp_wmem temp_files rss/;
 
 my $lib = dirname(dirname(abs_path(__FILE__)));
 my $count = 0;
@@ -143,6 +144,16 @@ sub proxy_http2 {
     my ($ok) = $t->test_conf(http => 'proxy_http_version 2;');
 
     return $ok;
+}
+
+
+sub tcp_wmem {
+    my ($value) = @_;
+    my $path = '/proc/sys/net/ipv4/tcp_wmem';
+
+    open my $fh, '>', $path or die "$path: $!";
+    print $fh $value;
+    close $fh or die "$path: $!";
 }
 
 

@@ -13,6 +13,7 @@ use lib "$FindBin::Bin/lib";
 
 use QuicLB;
 use QuicLB::Bodies;
+use QuicLB::Net;
 
 use constant BODIES => 20;
 use constant SIZE => 200_000_000;
@@ -29,6 +30,8 @@ use constant ALLOWED => BODIES * (WINDOW + QUIC) + 8 * 1024 * 1024;
 # and TCP's buffers, which else grow up to some MB each
 use constant ON_THE_WAY => 2_000_000;
 use constant TCP_WMEM => '4096 65536 262144';
+
+QuicLB::Net::alone();
 
 # ASan keeps what is freed, which is no memory of the worker's
 $ENV{ASAN_OPTIONS} .= ':quarantine_size_mb=1:thread_local_quarantine_size_kb=64'

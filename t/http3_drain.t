@@ -370,7 +370,7 @@ $stock->check();
     # itself, 5 connections, 2 requests
     is($active, 8, 'stub_status counts right after all that');
 
-    ok($t->wait_gone($master, 20), 'nginx leaves');
+    ok($t->wait_gone($master), 'nginx leaves');
 }
 
 $t->done();

@@ -109,12 +109,12 @@ is($t->log_count(qr/\[(?:warn|error|crit|alert|emerg)\]/), 0, 'nothing failed')
 
 conf($high);
 ok($t->reload(), 'a port above 1024');
-$t->wait_for('old workers to leave', sub { $t->leaving_workers() == 0 }, 20);
+$t->wait_for('old workers to leave', sub { $t->leaving_workers() == 0 });
 is(capabilities('Prm', $t->workers()), NONE . ' 2', 'no capabilities');
 
 conf($port);
 ok($t->reload(), 'and below');
-$t->wait_for('old workers to leave', sub { $t->leaving_workers() == 0 }, 20);
+$t->wait_for('old workers to leave', sub { $t->leaving_workers() == 0 });
 is(capabilities('Prm', $t->workers()), CAP_NET_BIND_SERVICE . ' 2',
    'kept again');
 

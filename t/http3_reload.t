@@ -136,7 +136,7 @@ served('reload', 20);
 complete('reload', @clients);
 is(join(' ', served('after it', 5)), 'two 5', 'by the new workers');
 
-$t->wait_for('old workers to leave', sub { $t->leaving_workers() == 0 }, 20);
+$t->wait_for('old workers to leave', sub { $t->leaving_workers() == 0 });
 
 
 # several at once
@@ -165,15 +165,13 @@ is(join(' ', served('upgrade', 5)), 'five 5',
 kill 'QUIT', $old;
 served('upgrade', 10);
 complete('upgrade', @clients);
-ok($t->wait_gone($old, 20), 'the old binary leaves');
+ok($t->wait_gone($old), 'the old binary leaves');
 is(join(' ', served('after it', 5)), 'six 5', 'by the new binary');
 
 
 # a worker that is killed has an heir
 
-for my $pid ($t->workers()) {
-    $t->kill_worker($pid);
-}
+$t->kill_worker($t->workers());
 
 $t->wait_for('new workers', sub { $t->workers() == WORKERS });
 is(join(' ', served('killed workers', 5)), 'six 5', 'by the new ones');

@@ -69,7 +69,7 @@ sub reload {
        CLIENTS, "$name: H3_NO_ERROR for all");
 
     $t->wait_for('old workers to leave',
-                 sub { $t->leaving_workers() == 0 }, 20);
+                 sub { $t->leaving_workers() == 0 });
 
     my %names;
 

@@ -81,7 +81,7 @@ $client = udp_connect('127.0.0.1', $port);
 $client->send($initial);
 
 my $flow = $client->sockport;
-$t->wait_for('its end', sub { $t->access_count(qr/^$port \S+ $flow /) }, 15);
+$t->wait_for('its end', sub { $t->access_count(qr/^$port \S+ $flow /) });
 is($t->access_count(qr/^$port\ 127\.0\.0\.1\ $flow\ 200\ server_id
                        \ 2\ 31441a\ 0x00000001\ \Q$address\E$/x), 1,
    'an Initial that opens nothing is logged with its route');

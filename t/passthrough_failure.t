@@ -133,7 +133,7 @@ my %upstreams;
 $t->wait_for('their flows to end', sub {
     %upstreams = $t->read('access.log') =~ /^(\d+) \S+ (.*)$/mg;
     return !grep { !defined $upstreams{$_} } @flows;
-}, 20);
+});
 
 is_deeply([grep { /\Q$killed\E/ } @upstreams{@flows}], [],
           'do not even try it');
@@ -219,7 +219,7 @@ cmp_ok($sent, '>', 10 * $logged, 'the log is not flooded by a dead server');
 my $flow = $client->sockport;
 my $ended = $t->wait_for('its flow to end', sub {
     $t->access_count(qr/^$flow /)
-}, 15);
+});
 my $single = qr/^$flow (?:maglev|address) 127\.0\.0\.1:$closed$/;
 is($t->access_count($single), $ended,
    'the flow has it once as its upstream address')

@@ -147,7 +147,7 @@ cmp_ok($counters->{flows}, '<', $counters->{received} / 10,
 ok($t->wait_for('the end of Retry', sub {
     $t->log_count(qr/Retry is off again, after/)
         == $t->log_count(qr/Retry is on;/);
-}, 30), 'Retry is off again');
+}), 'Retry is off again');
 
 my $on = $t->log_count(qr/\[warn\].*Retry is on;/);
 cmp_ok($on, '<=', WORKERS * 2, 'one line for each worker and listen address');

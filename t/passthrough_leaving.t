@@ -70,7 +70,7 @@ my $client = hold($port);
 
 ok($t->reload(), 'reload');
 is($client->command('progress 2')->{failed}, 0, 'transfers go on');
-ok($t->wait_for('old workers', sub { $t->leaving_workers() == 0 }, 10),
+ok($t->wait_for('old workers', sub { $t->leaving_workers() == 0 }),
    'old workers leave at their deadline');
 is($client->command('progress 5')->{failed}, 0, 'transfers go on without them');
 is($client->stop_and_report()->{failed}, 0, 'to their end');
@@ -106,7 +106,7 @@ conf('', '2s', $port, $removed);
 ok($t->reload(), 'reload with it again');
 is($orphans->command('progress 3')->{failed}, 0, 'its transfers go on');
 is($orphans->stop_and_report()->{failed}, 0, 'to their end');
-ok($t->wait_for('old workers', sub { $t->leaving_workers() == 0 }, 20),
+ok($t->wait_for('old workers', sub { $t->leaving_workers() == 0 }),
    'then the old workers leave');
 
 $report = $t->client('--connect', "127.0.0.1:$removed",

@@ -216,7 +216,7 @@ sub leg {
 
     $client->send($datagram);
 
-    IO::Select->new($backends[$number])->can_read(5) or return undef;
+    IO::Select->new($backends[$number])->can_read(30) or return undef;
     my $from = $backends[$number]->recv(my $got, 2048);
     return undef if $got ne $datagram;
 
@@ -235,7 +235,7 @@ sub served {
 
     $client->send($datagram);
 
-    my ($ready) = IO::Select->new(@backends)->can_read(5) or return;
+    my ($ready) = IO::Select->new(@backends)->can_read(30) or return;
     my $from = $ready->recv(my $got, 2048);
     return if $got ne $datagram;
 

@@ -69,16 +69,14 @@ for my $n (1 .. 5) {
     is($client->command('progress 2')->{failed}, 0, 'all transfers go on');
 }
 
-for my $pid ($t->workers()) {
-    $t->kill_worker($pid);
-}
+$t->kill_worker($t->workers());
 
 $t->wait_for('new workers', sub { $t->workers() == 4 });
 is($client->command('progress 2')->{failed}, 0, 'killed workers');
 
 my $old = $t->upgrade();
 is($client->command('progress 2')->{failed}, 0, 'binary upgrade');
-ok($t->wait_gone($old, 20), 'the old binary leaves when its flows are idle');
+ok($t->wait_gone($old), 'the old binary leaves when its flows are idle');
 
 for my $workers (2, 4) {
     conf($workers);
@@ -89,7 +87,7 @@ for my $workers (2, 4) {
 $client->command('migrate');
 is($client->command('progress 2')->{failed}, 0, 'migration after all that');
 
-$t->wait_for('old workers to leave', sub { $t->leaving_workers() == 0 }, 20);
+$t->wait_for('old workers to leave', sub { $t->leaving_workers() == 0 });
 
 my $report = $client->stop_and_report();
 is($report->{failed}, 0, 'no connection failed') or $t->explain($report);
@@ -129,6 +127,6 @@ $t->wait_log(qr/gracefully shutting down/);
 
 is($client->command('progress 5')->{failed}, 0, 'transfers outlive QUIT');
 is($client->stop_and_report()->{failed}, 0, 'and end by themselves');
-ok($t->wait_gone($master, 20), 'nginx leaves after them');
+ok($t->wait_gone($master), 'nginx leaves after them');
 
 $t->done();

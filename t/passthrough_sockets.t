@@ -12,12 +12,16 @@ use FindBin;
 use lib "$FindBin::Bin/lib";
 
 use QuicLB;
+use QuicLB::Net;
 use QuicLB::Packet qw/short/;
 use QuicLB::Udp;
 
 use constant { BUFFER => 65536, MTU => 1500 };
 
 my $id = "\x08\x0a" . 'nonce77';
+
+# the MTU is that of all who use the interface
+QuicLB::Net::alone();
 
 my $t = QuicLB->new();
 my ($port, $stats) = map { $t->port() } 1 .. 2;

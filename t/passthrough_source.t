@@ -103,7 +103,7 @@ ok(defined leg($other, $datagram), 'another address');
 ok($t->wait_for('a flow to end', sub {
     $ports[LIMIT]->send($datagram);
     return defined udp_receive($backend, 0.2);
-}, 30), 'again, when flows have ended');
+}), 'again, when flows have ended');
 
 
 # configurations
@@ -135,7 +135,7 @@ sub leg {
 
     $client->send($datagram);
 
-    IO::Select->new($backend)->can_read(5) or return undef;
+    IO::Select->new($backend)->can_read(30) or return undef;
     my $from = $backend->recv(my $got, 2048);
 
     return $got eq $datagram ? (unpack_sockaddr_in($from))[0] : undef;

@@ -183,7 +183,7 @@ for my $case ([25, qr/missing\.example could not be resolved/],
 
 $t->wait_for('access log', sub {
     $t->access_count(qr/^127\.0\.0\.[12] /) == 3
-}, 15);
+});
 
 my $log = $t->read('access.log');
 like($log, qr/^127\.0\.0\.1 address 200 \Q$addresses[$first]\E$/m,
@@ -208,7 +208,7 @@ sub served {
 
     $client->send($datagram);
 
-    my ($ready) = IO::Select->new(@backends)->can_read(5) or return 'none';
+    my ($ready) = IO::Select->new(@backends)->can_read(30) or return 'none';
     $ready->recv(my $got, 2048);
 
     return $got eq $datagram ? (grep { $backends[$_] == $ready } 0 .. 2)[0]

@@ -242,6 +242,6 @@ for my $n (3, 60, 400) {
     honest("after a mix from $n addresses");
 }
 
-ok($t->stop('QUIT', 20), 'nginx leaves');
+ok($t->stop('QUIT'), 'nginx leaves');
 
 $t->done();

@@ -138,7 +138,7 @@ for my $workers (4, 2) {
     all_go_on("$workers workers");
 }
 
-$t->kill_worker($_) for $t->workers();
+$t->kill_worker($t->workers());
 $t->wait_for('new workers', sub { $t->workers() == 2 });
 all_go_on('killed workers');
 
@@ -185,7 +185,7 @@ $client->send($_) for @halves;
 is_deeply([map { udp_receive($backend) } 1 .. 3], [@halves[1, 0, 1]],
           'it is read when the client sends it again');
 
-$t->wait_for('old workers to leave', sub { $t->leaving_workers() == 0 }, 20);
+$t->wait_for('old workers to leave', sub { $t->leaving_workers() == 0 });
 is(udp_receive($backend, 0), undef, 'what the old worker had is dropped');
 
 
@@ -196,6 +196,6 @@ $client->send($halves[0]);
 
 my $master = $t->master();
 kill 'QUIT', $master;
-ok($t->wait_gone($master, 20), 'nginx leaves at the deadline');
+ok($t->wait_gone($master), 'nginx leaves at the deadline');
 
 $t->done();

@@ -102,7 +102,7 @@ is_deeply($balancer->counters($counters),
           { no_backend => 0, unroutable => 0 },
           'the balancer knew a relay for each datagram');
 
-ok($balancer->stop('QUIT', 30), 'the balancer ends');
+ok($balancer->stop('QUIT'), 'the balancer ends');
 
 for my $id ('0a01', '0a02') {
     cmp_ok($balancer->access_count(qr/^server_id 2 $id$/), '>', 0,

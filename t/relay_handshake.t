@@ -84,7 +84,7 @@ $t->write('nginx.conf', $text);
 ok($t->reload(), 'a preferred address');
 
 # they may still have read a client's first datagram
-$t->wait_for('old workers to leave', sub { $t->leaving_workers() == 0 }, 20);
+$t->wait_for('old workers to leave', sub { $t->leaving_workers() == 0 });
 
 for my $client (1 .. 6) {
     $report = $relay->ends('preferred');

@@ -63,7 +63,7 @@ $report = $relay->ends_with(sub {
 }, 'leave', 40);
 
 kill 'CONT', $slow;
-ok($t->wait_gone($slow, 30), 'all clients left: so does their worker')
+ok($t->wait_gone($slow), 'all clients left: so does their worker')
     or diag($report->{error});
 
 $t->stop('QUIT');

@@ -110,7 +110,7 @@ is($total->{refused}, 0, 'none was refused');
 is($total->{stateless_resets}, 0, 'no stateless reset');
 
 $report = $relay->ends_with(sub {
-    $t->kill_worker($_) for $t->workers();
+    $t->kill_worker($t->workers());
 }, 'reset');
 ok($report->{reset}, 'a reset') or diag($report->{error});
 

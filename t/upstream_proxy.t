@@ -337,8 +337,8 @@ is_deeply([uniq(map { served('refused', $_) } @cids[0 .. 19])], ['one'],
           'connect() refused');
 
 my $client = udp(0);
-is(answered('refused_backup', short('000000ffaabbccdd', 20), $client, 5), 'one',
-   'connect() to a backup server refused');
+is(answered('refused_backup', short('000000ffaabbccdd', 20), $client, 30),
+   'one', 'connect() to a backup server refused');
 is(($t->wait_for('log', sub { logged($client->sockport()) }) || [])->[-1],
    "255.255.255.255:9, $address{one}", 'both are logged');
 
@@ -350,7 +350,7 @@ ask('crowded', long($v1, $initial, 'a0' x 8), $waiting);
 is(arrived(5), 'one', 'max_conns, first connection');
 is(served('crowded', 'a0' x 8), 'two', 'max_conns, second connection');
 $socket{one}->send('one');
-ok(readable($waiting, 5), 'max_conns, answer');
+ok(readable($waiting, 30), 'max_conns, answer');
 ok($t->wait_for('end of session', sub { logged($waiting->sockport()) }),
    'max_conns, end');
 is(served('crowded', 'a0' x 8), 'one', 'max_conns, free again');
@@ -364,12 +364,12 @@ my %accepted;
 for (1 .. 6) {
     my $client = IO::Socket::INET->new(PeerAddr => "127.0.0.1:$listen{tcp}")
         or die "tcp: $@";
-    my ($ready) = IO::Select->new(values %tcp)->can_read(5);
+    my ($ready) = IO::Select->new(values %tcp)->can_read(30);
     my ($server) = grep { $tcp{$_} == ($ready // 0) } keys %tcp;
 
     $accepted{$server // 'none'}++;
     $tcp{$server}->accept()->close() if $server;
-    readable($client, 5);
+    readable($client, 30);
 }
 
 is_deeply([values %accepted], [6], 'TCP by the address of the client');
@@ -473,7 +473,7 @@ sub answered {
     my $server = arrived($seconds) // return undef;
 
     $socket{$server}->send($server);
-    readable($client, 5) or return undef;
+    readable($client, 30) or return undef;
     $client->recv(my $answer, 100) // return undef;
 
     return $answer;
@@ -483,7 +483,7 @@ sub answered {
 sub served {
     my ($upstream, $dcid, $client) = @_;
 
-    return answered($upstream, long($v1, $initial, $dcid), $client // udp(0), 5)
+    return answered($upstream, long($v1, $initial, $dcid), $client // udp(0), 30)
            // 'none';
 }
 
@@ -493,7 +493,7 @@ sub served {
 sub route {
     my ($upstream, $datagram) = @_;
     my $client = udp(0);
-    my $server = answered($upstream, $datagram, $client, 5) // 'none';
+    my $server = answered($upstream, $datagram, $client, 30) // 'none';
     my @log = @{ $t->wait_for('log', sub { logged($client->sockport()) })
                  || [] };
 

@@ -188,7 +188,7 @@ sub served {
     my $server = $t->wait_for('server', \&arrived) || return 'none';
 
     $socket{$server}->send($server);
-    IO::Select->new($client)->can_read(5) or return 'no answer';
+    IO::Select->new($client)->can_read(30) or return 'no answer';
     $client->recv(my $answer, 100);
 
     return $answer;

@@ -25,7 +25,7 @@ package QuicLB;
 #                       master's pid: wait_gone() it when its flows are idle;
 #                       upgrade_begin leaves both masters, and the choice of
 #                       the one to quit
-#   master, workers, leaving_workers, kill_worker($pid)
+#   master, workers, leaving_workers, kill_worker(@pids)
 #   while_stopped($sub) the workers read what $sub sends only after all of it
 #   error_log, wait_log($regex, $seconds), expect_log($regex): an [alert] or
 #                       [emerg] that is wanted
@@ -68,7 +68,7 @@ use File::Temp qw/tempdir/;
 use IO::Select;
 use IO::Socket::IP;
 use JSON::PP;
-use Socket qw/SOCK_DGRAM SOCK_STREAM/;
+use Socket qw/AF_UNIX SOCK_DGRAM SOCK_STREAM pack_sockaddr_un/;
 use Test::More ();
 use Time::HiRes;
 
@@ -91,6 +91,11 @@ my $sanitizer = qr/(?:Address|Leak|UndefinedBehavior|Thread)Sanitizer
 
 # kept to the end, so that END finds what a dying test leaves
 my @live;
+
+# of all objects of a test: the next port to try, and what reserves those that
+# were given
+my $next_port = ($$ * 37) % PORTS;
+my @reserved;
 
 
 sub new {
@@ -175,13 +180,25 @@ sub port {
     my ($self) = @_;
 
     for (1 .. PORTS) {
-        $self->{next_port} //= ($$ * 37) % PORTS;
-        my $port = FIRST_PORT + $self->{next_port}++ % PORTS;
+        my $port = FIRST_PORT + $next_port++ % PORTS;
 
-        return $port if port_free($port);
+        return $port if reserve($port) && port_free($port);
     }
 
     die "no free port";
+}
+
+
+# other tests of the network namespace do not take the port before nginx does,
+# nor while nobody is to listen at it: the name is in use as long as this test
+
+sub reserve {
+    my ($port) = @_;
+
+    socket my $socket, AF_UNIX, SOCK_DGRAM, 0 or die "socket: $!";
+    bind $socket, pack_sockaddr_un("\0quic-lb-port-$port") or return 0;
+
+    return push @reserved, $socket;
 }
 
 
@@ -208,7 +225,7 @@ sub udp_ask {
         or die "$address:$port: $@";
 
     $socket->send($data);
-    IO::Select->new($socket)->can_read($seconds // 5) or return undef;
+    IO::Select->new($socket)->can_read($seconds // 30) or return undef;
 
     my $answer;
 
@@ -253,7 +270,7 @@ sub run {
     my $process = QuicLB::Process->new($name, $self->{dir}, \@command);
     push @{ $self->{processes} }, $process;
 
-    return $process->wait(60) // die "$name: does not end";
+    return $process->wait(300) // die "$name: does not end";
 }
 
 
@@ -562,11 +579,21 @@ sub leaving_workers {
 }
 
 
-sub kill_worker {
-    my ($self, $pid) = @_;
+# returns when they are gone; one may have had the lock of a zone
 
-    $self->expect_log(qr/worker process $pid exited on signal 9/);
-    kill 'KILL', $pid;
+sub kill_worker {
+    my ($self, @pids) = @_;
+
+    for my $pid (@pids) {
+        $self->expect_log(qr/worker process $pid exited on signal 9/);
+        $self->expect_log(qr/shared memory zone .* was locked by $pid$/);
+    }
+
+    kill 'KILL', @pids;
+
+    for my $pid (@pids) {
+        $self->wait_for('a killed worker', sub { pid_gone($pid) });
+    }
 }
 
 
@@ -637,7 +664,7 @@ sub counters {
     my ($self, $port) = @_;
 
     my $socket = IO::Socket::IP->new(PeerHost => '127.0.0.1',
-                                     PeerPort => $port, Timeout => 5)
+                                     PeerPort => $port, Timeout => 30)
         or die "counters: $@";
 
     return { split ' ', <$socket> };
@@ -738,7 +765,7 @@ sub end_nginx {
     kill 'TERM', @pids;
 
     for my $pid (@pids) {
-        next if QuicLB::Process::wait_for(sub { !is_nginx($pid) }, 10);
+        next if QuicLB::Process::wait_for(sub { !is_nginx($pid) }, 30);
 
         Test::More::diag("nginx process $pid does not end: killed");
         kill 'KILL', $pid;

@@ -8,6 +8,8 @@ package QuicLB::Net;
 #   $net->in('client', sub { $t->client(...) });
 #   $net->run('balancer', 'nft', ...);  # dies if it fails
 #   my $file = $net->file('balancer');  # of the namespace, for setns()
+#   QuicLB::Net::alone();               # before anything else: what the test
+#                                       # sets is not for those beside it
 #
 # A namespace lives as long as the process that keeps it, which ends with the
 # test.  All that $t starts inside of in() runs there, and goes on there when
@@ -18,6 +20,19 @@ use strict;
 use warnings;
 
 use QuicLB::Process;
+
+
+# the test begins anew in a namespace of its own
+
+sub alone {
+    return if $ENV{QUIC_LB_ALONE};
+
+    local $ENV{QUIC_LB_ALONE} = 1;
+
+    exec(qw/unshare --net -- sh -c/, 'ip link set lo up && exec "$@"', 'sh',
+         $^X, $0, @ARGV)
+        or die "unshare: $!";
+}
 
 
 sub new {

@@ -21,7 +21,10 @@ our @EXPORT_OK = qw/wait_for slurp pid_gone/;
 our @prefix;
 
 use constant INTERVAL => 0.02;
-use constant PATIENCE => 30;
+
+# how long to wait for what is bound to come, on a busy machine, too; less than
+# the usual idle timeouts, which are not to be what it comes from
+use constant PATIENCE => 50;
 
 
 sub wait_for {
@@ -207,7 +210,7 @@ sub stop {
 
     $self->signal($signal // 'TERM');
 
-    if (!defined $self->wait(10)) {
+    if (!defined $self->wait(30)) {
         $self->signal('KILL');
         $self->wait();
     }

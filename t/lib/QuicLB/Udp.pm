@@ -25,7 +25,7 @@ use QuicLB::Packet qw/short/;
 our @EXPORT = qw/udp_bind udp_connect udp_receive udp_drain udp_train
                  udp_read_as_one/;
 
-use constant PATIENCE => 5;
+use constant PATIENCE => 30;
 use constant LARGEST => 65536;
 
 # Linux: udp.h

@@ -13,9 +13,6 @@ use lib "$FindBin::Bin/lib";
 
 use QuicLB;
 
-# a transfer that moves must last long enough
-my @paced = ('--rate', 100000);
-
 my %ids = map { ("s$_" => "0a0$_") } 1 .. 4;
 
 my $t = QuicLB->new();
@@ -99,18 +96,18 @@ is($t->routes($servers)->{misrouted_count}, 0, 'none misrouted');
 # connections apart
 
 $report = $t->client('--connect', "127.0.0.1:$port", '--cid-length', 0,
-                     '--connections', 4, @paced, 'run', 'get:/name',
+                     '--connections', 4, 'run', 'get:/name',
                      'transfer:20000:rebind:migrate');
 is($report->{failed}, 0, 'empty client connection IDs')
     or $t->explain($report);
 
 $report = $t->client('--connect', "127.0.0.1:$port", '--version', 2,
-                     '--connections', 2, @paced, 'run', 'get:/name',
+                     '--connections', 2, 'run', 'get:/name',
                      'transfer:20000:migrate');
 is($report->{failed}, 0, 'version 2') or $t->explain($report);
 
 $report = $t->client('--connect', "127.0.0.1:$port", '--version', 'upgrade',
-                     @paced, 'run', 'get:/name', 'transfer:20000:migrate');
+                     'run', 'get:/name', 'transfer:20000:migrate');
 is($report->{failed}, 0, 'version 1, upgraded to 2') or $t->explain($report);
 
 
@@ -124,7 +121,7 @@ for my $case (['127.0.0.1', $wildcard], ['127.0.0.2', $wildcard],
     my $name = $to == $wildcard ? 'wildcard' : $to == $dual ? 'dual stack'
                                                             : 'shared port';
 
-    $report = $t->client('--connect', "$address:$to", @paced, 'run',
+    $report = $t->client('--connect', "$address:$to", 'run',
                          'get:/name', 'transfer:20000:rebind');
     is($report->{failed}, 0, "$name, $address") or $t->explain($report);
 }

@@ -26,8 +26,7 @@ and exits 0 only when nothing failed.  Steps:
     get:PATH             HTTP/3 GET; /bytes/N is verified against the pattern
     post:N               HTTP/3 POST /echo of N octets; length and hash checked
     transfer:N[:ACTION...]   N octets, echoed (ALPN echo) or downloaded (h3),
-                         each ACTION run in the middle, at equal distances;
-                         a download needs --rate, lest it end before them
+                         each ACTION run in the middle, at equal distances
     datagrams:N          N DATAGRAM frames, echoed (ALPN echo); losing some is
                          reported, not a failure
     rebind               a new port, the same connection ID (NAT rebinding)
@@ -243,7 +242,11 @@ class Hold:
 
 
 def parse_step(text):
-    """(coroutine function of a Connection) for one STEP."""
+    """(coroutine function of a Connection, moves in it) for one STEP."""
+    return _step(text), text.startswith("transfer:") and text.count(":") > 1
+
+
+def _step(text):
     verb, *arguments = text.split(":")
 
     if verb == "get" and arguments:
@@ -304,8 +307,10 @@ def parse_options(argv):
     found = vars(parser.parse_args(argv))
     remote, mode, steps = (found.pop(name)
                            for name in ("connect", "mode", "step"))
+    moves = any(move for _, move in steps)
 
-    return Options(remote, **found), mode, steps
+    return Options(remote, moves=moves, **found), mode, \
+        [step for step, _ in steps]
 
 
 def main(argv):

@@ -39,6 +39,9 @@ VERSIONS = {
 FIRST_DCID_LENGTH = 8
 MAX_DATAGRAM_FRAME = 65536
 
+# octets of a response before a download tells how many it may have
+FIRST_CREDIT = 2048
+
 CHUNK = 16 * 1024
 WINDOW = 4 * CHUNK                      # unechoed octets of a transfer
 TICK_CHUNK = 600
@@ -67,6 +70,7 @@ class ClientQuic(QuicConnection):
         self._peer_cid.cid = dcid
         self._original_destination_connection_id = dcid
         self.moving = False
+        self.credits = {}               # stream ID: function, octets
 
     def begin_move(self):
         """Send at once, even when the congestion window is full."""
@@ -83,6 +87,21 @@ class ClientQuic(QuicConnection):
         # path (RFC 9000, 9.3), too little for an ACK when that is a PING.
         if self.moving:
             builder._datagram_needs_padding = True
+
+    def _write_stream_limits(self, builder, space, stream):
+        credit = self.credits.get(stream.stream_id)
+
+        if credit is None:
+            super()._write_stream_limits(builder, space, stream)
+            return
+
+        # aioquic doubles the credit by itself, unless there is no need to
+        receiver = stream.receiver
+        seen, receiver.highest_offset = receiver.highest_offset, 0
+        stream.max_stream_data_local = max(stream.max_stream_data_local,
+                                           credit())
+        super()._write_stream_limits(builder, space, stream)
+        receiver.highest_offset = seen
 
     def _replenish_connection_ids(self):
         if self._configuration.connection_id_length:
@@ -361,8 +380,8 @@ class Connection(QuicConnectionProtocol):
 
         return await self._within(future, "name")
 
-    async def get(self, path, on_data=None):
-        response = self._request("GET", path, on_data)
+    async def get(self, path, on_data=None, credit=None):
+        response = self._request("GET", path, on_data, credit=credit)
         await self._within(response.future, "GET " + path, response)
         self._check_status(response, "GET " + path)
 
@@ -392,7 +411,9 @@ class Connection(QuicConnectionProtocol):
         if self.options.alpn == "h3":
             rate = self.options.rate
             path = f"/bytes/{size}" + (f"?rate={rate}" if rate else "")
-            work = self.get(path, on_data=meter.add)
+            credit = meter.credit if actions else None
+            work = self.get(path, on_data=meter.add, credit=credit)
+            meter.wake = self.transmit
 
         else:
             work = self._echo_transfer(size, meter)
@@ -551,7 +572,7 @@ class Connection(QuicConnectionProtocol):
 
     # HTTP/3
 
-    def _request(self, method, path, on_data=None, body=None):
+    def _request(self, method, path, on_data=None, body=None, credit=None):
         self._check()
         stream_id = self._quic.get_next_available_stream_id()
         response = Response(path.startswith("/bytes/"),
@@ -559,6 +580,9 @@ class Connection(QuicConnectionProtocol):
 
         if on_data is not None:
             response.on_data = on_data
+
+        if credit is not None:
+            self._quic.credits[stream_id] = credit
 
         self.responses[stream_id] = response
         self.h3.send_headers(stream_id, [
@@ -790,6 +814,13 @@ class Meter:
         self.done += 1
         self.wake()
 
+    def credit(self):
+        """Octets of a response, with its header, that may come so far."""
+        if self.done == len(self.points):
+            return 2 * self.stops[-1] + FIRST_CREDIT
+
+        return (self.points[self.done] + self.stops[self.done]) // 2
+
     def limit(self):
         if self.done == len(self.points):
             return self.stops[-1]
@@ -803,7 +834,7 @@ class Options:
     def __init__(self, remote, local=None, sni="localhost", alpn="h3",
                  version="1", cafile=None, cid_length=8, dcid=None,
                  timeout=30.0, rate=None, connections=1, shared_socket=False,
-                 concurrency=8, interval=0.2):
+                 concurrency=8, interval=0.2, moves=False):
         if shared_socket and cid_length == 0 and connections > 1:
             raise ValueError("connections that share a socket need "
                              "connection IDs")
@@ -825,6 +856,7 @@ class Options:
         self.shared_socket = shared_socket
         self.concurrency = concurrency
         self.interval = interval
+        self.moves = moves              # within transfers
 
     def configuration(self):
         original, supported = VERSIONS[self.version]
@@ -837,6 +869,9 @@ class Options:
             supported_versions=supported,
             server_name=self.sni,
         )
+
+        if self.moves and self.alpn == "h3":
+            configuration.max_stream_data = FIRST_CREDIT
 
         if self.cafile is None:
             configuration.verify_mode = ssl.CERT_NONE

@@ -303,6 +303,8 @@ sub routes {
 sub client_start {
     my ($self, @arguments) = @_;
 
+    local $ENV{QUIC_LB_PORTS} = $self->path('ports');
+
     my $name = 'client' . ++$self->{client_count};
     my $client = QuicLB::Client->new($name, $self->{dir},
         ['python3', '-B', "$lib/quic_client.py", @arguments], stdin => 1);

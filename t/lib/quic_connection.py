@@ -49,6 +49,9 @@ TICK_DOWNLOAD = 2000
 DATAGRAM_SIZE = 200
 DATAGRAM_GAP = 0.01
 
+# The ports of all clients of a test, one a line, if there are others.
+PORTS = os.environ.get("QUIC_LB_PORTS", "")
+
 # How long to wait for echoes of the last DATAGRAM frames: none may come.
 DATAGRAM_PATIENCE = 2.0
 
@@ -121,7 +124,7 @@ class Endpoint(asyncio.DatagramProtocol):
     |errors| is the list that strange datagrams are reported to.
     """
 
-    used_ports = set()
+    used_ports = None
 
     def __init__(self, remote, errors):
         self.remote = remote
@@ -140,19 +143,35 @@ class Endpoint(asyncio.DatagramProtocol):
 
     @classmethod
     def _fresh_socket(cls, local):
-        """A socket on a port that no closed one of this process had.
+        """A socket on a port that no closed one of this test had.
 
         To a balancer such a port would be an address it knows already.
         """
+        if cls.used_ports is None:
+            cls.used_ports = set(cls._ports_of_others())
+
         while True:
             sock = udp_socket((local, 0))
             port = sock.getsockname()[1]
 
             if port not in cls.used_ports:
                 cls.used_ports.add(port)
+                cls._tell_others(port)
                 return sock
 
             sock.close()
+
+    @classmethod
+    def _ports_of_others(cls):
+        if os.path.exists(PORTS):
+            with open(PORTS) as file:
+                yield from map(int, file)
+
+    @classmethod
+    def _tell_others(cls, port):
+        if PORTS:
+            with open(PORTS, "a") as file:
+                file.write(f"{port}\n")
 
     def connection_made(self, transport):
         self.transport = transport

@@ -128,7 +128,7 @@ for my $path ('/old', '/scgi', '/uwsgi') {
 for my $path ('/len', '/old') {
     my ($answer) = http3($t, $port, [{
         method => 'POST', path => $path, send => [
-            { data => 10 }, { wait => 0.6 }, { data => 20 }, { fin => 1 },
+            { data => 10 }, { wait => 2 }, { data => 20 }, { fin => 1 },
         ] }]);
     my ($seen) = seen($up, 1);
 
@@ -142,7 +142,8 @@ for my $path ('/len', '/old') {
 # the second server is asked as long as the body is whole
 
 {
-    my ($small, $large) = http3($t, $port, [post('/two', WINDOW),
+    my ($small, $large) = http3($t, $port, [{ %{ post('/two', WINDOW) },
+                                              flight => 2 * WINDOW },
                                             post('/two', 200_000)]);
     my @small = grep { $_->{length} == WINDOW } seen($up, 3);
 

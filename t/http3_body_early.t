@@ -23,8 +23,8 @@ my ($http, $fastcgi, $scgi, $uwsgi) = @{ $up->{port} };
 
 $t->conf(http => params() . server($t, $port, <<"SERVER"));
         proxy_http_version 1.1;
-        proxy_send_timeout 1s;
-        fastcgi_send_timeout 1s;
+        proxy_send_timeout 4s;
+        fastcgi_send_timeout 4s;
         http3_max_body_size 0;
 
         location / { proxy_pass http://127.0.0.1:$http; }
@@ -47,7 +47,7 @@ for my $path ('/refuse/401', '/refuse/413', '/f/', '/s/', '/u/') {
     my ($answer) = http3($t, $port, [{
         method => 'POST', path => $path,
         headers => [['content-length', '1000000']],
-        send => [{ data => 500 }, { wait_header => 1 }, { wait => 0.5 }],
+        send => [{ data => 500 }, { wait_header => 1 }, { wait_stop => 1 }],
     }]);
 
     is($answer->{status}, $status // 401, "$path: answered");
@@ -100,7 +100,7 @@ for my $ignore (0, 1) {
           headers => [['content-length', '2000000']],
           send => [{ data => 2_000_000 }, { fin => 1 }] },
         { method => 'POST', path => '/early/200',
-          send => [{ data => 300_000 }, { wait => 1 }] },
+          send => [{ data => 300_000 }, { wait_stop => 1 }] },
     ]);
 
     seen($up, 3);
@@ -116,12 +116,12 @@ for my $ignore (0, 1) {
 
 {
     my ($answer) = http3($t, $port, [{
-        method => 'POST', path => '/deaf/300000', ignore_stop => 1,
+        method => 'POST', path => '/deaf/600000', ignore_stop => 1,
         headers => [['content-length', '30000000']],
         send => [{ data => 30_000_000 }, { fin => 1 }],
     }]);
 
-    is($answer->{length}, 300_000, 'deaf: all of the answer');
+    is($answer->{length}, 600_000, 'deaf: all of the answer');
     is($answer->{fin}, 1, 'deaf: complete');
     seen($up, 1);
 }

@@ -63,7 +63,7 @@ $t->start();
 
 # many requests, many connections
 
-my $load = $t->h3('--connect', "127.0.0.1:$port", '--timeout', 110,
+my $load = $t->h3('--connect', "127.0.0.1:$port", '--timeout', 300,
                   'load', REQUESTS, '/');
 my @connections = @{ $load->{connections} };
 

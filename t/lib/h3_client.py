@@ -7,7 +7,7 @@
     h3_client.py [OPTION...] --connect ADDR:PORT script < ACTIONS
 
     --sni NAME           server name (localhost)
-    --timeout SEC        for all of it (30)
+    --timeout SEC        for all of it (120)
     --parallel N         of load: requests under way at a time (20)
     --control-window N   octets of credit for the server's unidirectional
                          streams, and no more until "credit" (unlimited)
@@ -579,7 +579,7 @@ def parse_options(argv):
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--connect", required=True, type=parse_address)
     parser.add_argument("--sni", default="localhost")
-    parser.add_argument("--timeout", type=float, default=30.0)
+    parser.add_argument("--timeout", type=float, default=120.0)
     parser.add_argument("--parallel", type=int, default=20)
     parser.add_argument("--control-window", type=int)
     parser.add_argument("--window", type=int, default=1048576)

@@ -13,22 +13,26 @@ The first line of standard input is a JSON list of requests, all begun at once:
      "connection": N,           requests of one number share one (0)
      "after": N,                begins when request N of the list is over
      "read": N,                 reads N octets of the response a second
-     "ignore_stop": true}       goes on to send after STOP_SENDING
+     "ignore_stop": true,       goes on to send after STOP_SENDING
+     "flight": N}               at first N octets need no acknowledgment
 
     STEP: {"hex": "0005..."}    octets of the stream
           {"data": N}           a DATA frame with N octets of the pattern
           {"wait": SEC}         nothing for so long
           {"wait_header": true} nothing until the response begins
           {"wait_length": N}    nothing until it has N octets
+          {"wait_stop": true}   nothing until STOP_SENDING
           {"fin": true}         the end of the stream
           {"reset": CODE}       RESET_STREAM
+
+Steps with no wait between them leave at once.
 
 Prints a JSON list, for each request its "status", "headers", "length" and
 "sha256" of the response, "body" when it is short, "fin", "reset" (code),
 "stop" (code of STOP_SENDING), "sent" (octets of the stream), "began" and
 "over": when the response came, in seconds after the request.
 
-It ends when all requests are over, or after --timeout seconds (30).  With
+It ends when all requests are over, or after --timeout seconds (120).  With
 --hold it goes on until the end of standard input, or a line "stop"; each other
 line there is answered by the list.
 """
@@ -127,6 +131,7 @@ class Request:
         self.stopped = False
         self.header = asyncio.Event()
         self.progress = asyncio.Event()
+        self.stop = asyncio.Event()
         self.finished = asyncio.Event()
         self.result = {"status": None, "headers": [], "length": 0,
                        "fin": False, "reset": None, "stop": None,
@@ -141,15 +146,27 @@ class Request:
         self.quic.requests[self.stream_id] = self
         self.start = time.monotonic()
 
+        if "flight" in self.spec:
+            self.widen(self.spec["flight"])
+
         self.write(self.header_frame())
 
         for step in self.spec.get("send", [{"fin": True}]):
-            if self.stopped:
+            if self.stopped and "wait_stop" not in step:
                 break
             await self.step(step)
 
+        protocol.transmit()
+
         if self.rate is not None:
             asyncio.ensure_future(self.read_slowly())
+
+    def widen(self, size):
+        """The congestion window, lest the path pauses."""
+        loss = self.quic._loss
+        loss._cc.congestion_window = max(loss._cc.congestion_window, size)
+        loss._pacer.update_rate(congestion_window=loss._cc.congestion_window,
+                                smoothed_rtt=loss._rtt_smoothed)
 
     def header_frame(self):
         spec = self.spec
@@ -171,7 +188,16 @@ class Request:
         elif "data" in step:
             await self.send_data(step["data"])
 
-        elif "wait" in step:
+        elif "fin" in step:
+            self.write(b"", True)
+
+        else:
+            # what was written before would be dropped by a reset
+            self.protocol.transmit()
+            await self.wait(step)
+
+    async def wait(self, step):
+        if "wait" in step:
             await asyncio.sleep(step["wait"])
 
         elif "wait_header" in step:
@@ -182,16 +208,14 @@ class Request:
                 self.progress.clear()
                 await self.progress.wait()
 
-        elif "fin" in step:
-            self.write(b"", True)
+        elif "wait_stop" in step:
+            await self.stop.wait()
 
         else:
             self.quic.reset_stream(self.stream_id, step["reset"])
-            self.protocol.transmit()
 
     def write(self, data, end=False):
         self.quic.send_stream_data(self.stream_id, data, end)
-        self.protocol.transmit()
 
     async def send_data(self, size):
         self.write(encode_uint_var(DATA) + encode_uint_var(size))
@@ -202,6 +226,7 @@ class Request:
             room = AHEAD - len(sender._buffer)
 
             if room <= 0:
+                self.protocol.transmit()
                 await asyncio.sleep(0.01)
                 continue
 
@@ -294,6 +319,7 @@ class Request:
 
     def on_stop(self, code):
         self.result["stop"] = code
+        self.stop.set()
 
         if not self.spec.get("ignore_stop"):
             self.stopped = True
@@ -301,6 +327,7 @@ class Request:
     def on_closed(self, code):
         if not self.finished.is_set():
             self.result["closed"] = code
+            self.stop.set()
             self.over()
 
     def over(self):
@@ -379,7 +406,7 @@ async def read_lines():
 
 async def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--timeout", type=float, default=30)
+    parser.add_argument("--timeout", type=float, default=120)
     parser.add_argument("--hold", action="store_true")
     parser.add_argument("address", type=parse_address)
     options = parser.parse_args()

@@ -84,7 +84,7 @@ sub http3_start {
 sub http3_report {
     my ($p, $seconds) = @_;
 
-    my ($line) = $p->wait_line(qr/^(\[.*)/, $seconds // 100)
+    my ($line) = $p->wait_line(qr/^(\[.*)/, $seconds // 300)
         or die "client: " . $p->stderr();
 
     return @{ decode_json($line) };

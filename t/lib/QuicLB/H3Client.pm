@@ -27,7 +27,7 @@ sub actions {
 sub wait_said {
     my ($self, $text, $seconds) = @_;
 
-    return $self->wait_line(qr/^\{"say": "\Q$text\E"\}$/, $seconds // 60);
+    return $self->wait_line(qr/^\{"say": "\Q$text\E"\}$/, $seconds // 300);
 }
 
 
@@ -35,7 +35,7 @@ sub report {
     my ($self, $seconds) = @_;
 
     my ($line) = $self->wait_line(qr/^(\{.*"connections".*\})$/,
-                                  $seconds // 120)
+                                  $seconds // 400)
         or die "h3 client: no report\n" . $self->stderr();
 
     my $report = decode_json($line);

@@ -105,7 +105,7 @@ CONF
 conf(1, zone => '');
 $t->start();
 
-my $report = $t->client('--connect', "127.0.0.1:$port", '--timeout', 3,
+my $report = $t->client('--connect', "127.0.0.1:$port", '--timeout', 5,
                         'run', 'rebind', 'get:/name');
 like($report->{connections}[0]{error}, qr/timeout/,
      'not learned: lost by a rebinding');

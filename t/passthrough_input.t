@@ -220,8 +220,8 @@ is(($t->workers())[0], $worker, 'the worker lives on');
 
 cmp_ok($t->counters($stats)->{evicted}, '>', 0, 'half-open flows make room');
 
-# with the 64 connections of this worker there is a warning, but not many
-cmp_ok($t->log_count(qr/\[(?:warn|error|crit)\]/), '<', 30,
+# with the 64 connections of this worker there is a warning, once a second
+cmp_ok($t->log_count(qr/\[(?:warn|error|crit)\]/), '<', 30 + time() - $^T,
        'the log is not flooded');
 
 $t->done();

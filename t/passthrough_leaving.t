@@ -78,13 +78,13 @@ is($client->stop_and_report()->{failed}, 0, 'to their end');
 
 # a listen that is removed: its connections go on in the old workers
 
-conf('', '2s', $port, $removed);
+conf('', '5s', $port, $removed);
 ok($t->reload(), 'reload with another listen');
 
 my $kept = hold($port);
 my $orphans = hold($removed);
 
-conf('', '2s', $port);
+conf('', '5s', $port);
 ok($t->reload(), 'reload without it');
 
 is($kept->command('progress 3')->{failed}, 0, 'transfers of one that stays');
@@ -102,7 +102,7 @@ is($report->{failed}, 1, 'but there are no new connections');
 # and added again: while the kernel shares the address out to old and new
 # sockets, nothing is said about new connections
 
-conf('', '2s', $port, $removed);
+conf('', '5s', $port, $removed);
 ok($t->reload(), 'reload with it again');
 is($orphans->command('progress 3')->{failed}, 0, 'its transfers go on');
 is($orphans->stop_and_report()->{failed}, 0, 'to their end');

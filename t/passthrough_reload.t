@@ -51,7 +51,7 @@ sub conf {
         server {
             listen 127.0.0.1:$port udp reuseport;
             quic_passthrough echo;
-            quic_passthrough_timeout 2s;
+            quic_passthrough_timeout 5s;
         }
 CONF
 }

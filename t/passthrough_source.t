@@ -45,7 +45,7 @@ $t->conf(connections => CONNECTIONS, stream => <<"CONF");
     server {
         listen 127.0.0.1:$limited udp;
         quic_passthrough lb;
-        quic_passthrough_timeout 2s;
+        quic_passthrough_timeout 5s;
         quic_passthrough_address_flows @{[LIMIT]};
     }
 

@@ -147,6 +147,7 @@ sub answered {
 sub shared {
     my ($name, @workers) = @_;
 
+    my $before = length $t->read('access.log');
     my $report = $t->client('--connect', "127.0.0.1:$port",
                             '--connections', 16 * @workers, 'run', 'get:/name');
     is($report->{failed}, 0, "$name: new connections")
@@ -156,7 +157,8 @@ sub shared {
                 @{ $report->{connections} };
     my %pids;
     $t->wait_for('access log', sub {
-        %pids = $t->read('access.log') =~ /^(\d+) (\d+)$/mg;
+        %pids = substr($t->read('access.log'), $before)
+                =~ /^(\d+) (\d+)$/mg;
         return !grep { !$pids{$_} } @ports;
     });
 

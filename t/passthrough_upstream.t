@@ -62,19 +62,19 @@ $t->conf(stream => <<"CONF");
     server {
         listen 127.0.0.1:$port udp;
         quic_passthrough rr;
-        quic_passthrough_timeout 2s;
+        quic_passthrough_timeout 5s;
     }
 
     server {
         listen 127.0.0.2:$port udp;
         quic_passthrough $addresses[2];
-        quic_passthrough_timeout 2s;
+        quic_passthrough_timeout 5s;
     }
 
     server {
         listen 127.0.0.3:$port udp;
         quic_passthrough \$to;
-        quic_passthrough_timeout 2s;
+        quic_passthrough_timeout 5s;
     }
 CONF
 

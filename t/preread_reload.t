@@ -79,7 +79,7 @@ sub conf {
         }
 
         quic_preread on;
-        quic_passthrough_timeout 2s;
+        quic_passthrough_timeout 5s;
 
         server {
             listen 127.0.0.1:$lb udp reuseport;
@@ -92,7 +92,7 @@ sub conf {
             quic_passthrough_cid_zone zone=cids:1m;
         }
 
-        @{[$t->counters_server($stats, qw/hellos unread/)]}
+        @{[$t->counters_server($stats, qw/received hellos unread/)]}
 CONF
 }
 
@@ -177,7 +177,11 @@ my @halves = $hello->datagrams(sni => 'made.example.com', size => SIZE,
                                datagrams => [map { [{ frames => [$_] }] }
                                              [0, 1000], [1000, 1000]]);
 
+my $received = $t->counters($stats)->{received};
+
 $client->send($halves[0]);
+$t->wait_for('the first half',
+             sub { $t->counters($stats)->{received} > $received });
 ok($t->reload(), 'a reload between two halves');
 $client->send($halves[1]);
 $client->send($_) for @halves;

@@ -4,12 +4,13 @@
  * of ngtcp2 that do no more than to move octets.
  *
  *     endpoints server ADDRESS PORT CERTIFICATE KEY
- *     endpoints client ADDRESS PORT STREAMS OCTETS
+ *     endpoints client ADDRESS PORT STREAMS OCTETS [up]
  *
- * The client opens STREAMS streams at once, asks for OCTETS octets on each,
- * counts what comes, and closes the connection.  The server has one connection
- * at a time, goes on to the next, and is ended by a signal.  At the end of a
- * connection both print what it took:
+ * The client opens STREAMS streams at once, asks for OCTETS octets on each, or
+ * sends them with "up", waits for the ends of all streams, and closes the
+ * connection.  The server has one connection at a time, goes on to the next,
+ * and is ended by a signal.  At the end of a connection both print what it
+ * took:
  *
  *     octets=N seconds=N cpu=N
  *
@@ -45,7 +46,8 @@
 typedef struct {
     int64_t                  id;
     uint64_t                 left;       /* octets to be sent */
-    const uint8_t           *data;       /* of them, NULL: |content| */
+    uint64_t                 more;       /* behind these, of |content| */
+    const uint8_t           *data;       /* of |left|, NULL: |content| */
     unsigned                 nrequest;
     unsigned                 active:1;   /* the FIN has not been sent */
     unsigned                 blocked:1;  /* by the flow control of the stream */
@@ -92,6 +94,8 @@ static ngtcp2_ssize write_packet(ngtcp2_conn *qc, ngtcp2_path *to,
 static stream_t *next_stream(void);
 static stream_t *add_stream(int64_t id);
 static stream_t *find_stream(int64_t id);
+static int take_request(stream_t *stream, const uint8_t *data, size_t len,
+    int fin);
 static ngtcp2_conn *get_conn(ngtcp2_crypto_conn_ref *ref);
 static void cb_rand(uint8_t *dest, size_t len, const ngtcp2_rand_ctx *ctx);
 static int cb_new_cid(ngtcp2_conn *qc, ngtcp2_cid *cid,
@@ -128,7 +132,7 @@ static const ngtcp2_callbacks  callbacks = {
 };
 
 
-static int                  fd, server;
+static int                  fd, server, up;
 static unsigned             wanted_streams;
 static uint64_t             wanted;      /* octets of each stream */
 static end_t                end;
@@ -143,12 +147,15 @@ main(int argc, char **argv)
 {
     ngtcp2_tstamp  expiry;
 
-    if (argc != 6
+    up = (argc == 7 && strcmp(argv[1], "client") == 0
+          && strcmp(argv[6], "up") == 0);
+
+    if (argc != 6 + up
         || (strcmp(argv[1], "server") != 0 && strcmp(argv[1], "client") != 0))
     {
         fprintf(stderr,
                 "usage: endpoints server ADDRESS PORT CERTIFICATE KEY\n"
-                "       endpoints client ADDRESS PORT STREAMS OCTETS\n");
+                "       endpoints client ADDRESS PORT STREAMS OCTETS [up]\n");
         exit(2);
     }
 
@@ -393,7 +400,7 @@ finish(void)
     int  complete;
 
     complete = !server && end.finished == wanted_streams
-               && end.octets == wanted * wanted_streams;
+               && end.octets == (up ? 0 : wanted * wanted_streams);
 
     printf("octets=%llu seconds=%.6f cpu=%.6f\n",
            (unsigned long long) end.octets,
@@ -552,7 +559,7 @@ write_packet(ngtcp2_conn *qc, ngtcp2_path *to, ngtcp2_pkt_info *pi,
             vec.len = stream->left < BUFFER ? stream->left : BUFFER;
             flags = NGTCP2_WRITE_STREAM_FLAG_MORE;
 
-            if (vec.len == stream->left) {
+            if (vec.len == stream->left && stream->more == 0) {
                 flags |= NGTCP2_WRITE_STREAM_FLAG_FIN;
             }
         }
@@ -563,6 +570,13 @@ write_packet(ngtcp2_conn *qc, ngtcp2_path *to, ngtcp2_pkt_info *pi,
 
         if (stream && written >= 0) {
             stream->left -= (uint64_t) written;
+
+            if (stream->left == 0 && stream->more) {
+                stream->left = stream->more;
+                stream->more = 0;
+                stream->data = NULL;
+            }
+
             stream->active = (stream->left != 0);
         }
 
@@ -661,6 +675,7 @@ cb_handshaked(ngtcp2_conn *qc, void *data)
 {
     int        i;
     int64_t    id;
+    uint64_t   asked;
     unsigned   n;
     stream_t  *stream;
 
@@ -672,12 +687,15 @@ cb_handshaked(ngtcp2_conn *qc, void *data)
 
         stream = add_stream(id);
 
+        asked = up ? 0 : wanted;
+
         for (i = 0; i < REQUEST; i++) {
-            stream->request[i] = (uint8_t) (wanted >> (8 * (REQUEST - 1 - i)));
+            stream->request[i] = (uint8_t) (asked >> (8 * (REQUEST - 1 - i)));
         }
 
         stream->data = stream->request;
         stream->left = REQUEST;
+        stream->more = up ? wanted : 0;
         stream->active = 1;
     }
 
@@ -696,36 +714,49 @@ static int
 cb_stream_data(ngtcp2_conn *qc, uint32_t flags, int64_t id, uint64_t offset,
     const uint8_t *data, size_t len, void *user, void *unused)
 {
-    size_t     i;
+    int        fin;
     stream_t  *stream;
 
-    if (!server) {
+    fin = (flags & NGTCP2_STREAM_DATA_FLAG_FIN) != 0;
+
+    if (server) {
+        stream = find_stream(id);
+
+        if (stream == NULL || take_request(stream, data, len, fin) != 0) {
+            return NGTCP2_ERR_CALLBACK_FAILURE;
+        }
+
+    } else {
         end.octets += len;
-        end.finished += (flags & NGTCP2_STREAM_DATA_FLAG_FIN) != 0;
-
-        ngtcp2_conn_extend_max_offset(qc, len);
-
-        return ngtcp2_conn_extend_max_stream_offset(qc, id, len);
+        end.finished += (unsigned) fin;
     }
 
-    stream = find_stream(id);
+    ngtcp2_conn_extend_max_offset(qc, len);
 
-    if (stream == NULL || stream->nrequest + len > REQUEST) {
-        return NGTCP2_ERR_CALLBACK_FAILURE;
+    return fin ? 0 : ngtcp2_conn_extend_max_stream_offset(qc, id, len);
+}
+
+
+/* behind the request may be what the client sends: then it wants a FIN only */
+
+static int
+take_request(stream_t *stream, const uint8_t *data, size_t len, int fin)
+{
+    for ( /* void */ ; len && stream->nrequest < REQUEST; len--) {
+        stream->left = stream->left << 8 | *data++;
+        stream->nrequest++;
     }
 
-    for (i = 0; i < len; i++) {
-        stream->left = stream->left << 8 | data[i];
+    end.octets += len;
+
+    if (!fin) {
+        return 0;
     }
 
-    stream->nrequest += (unsigned) len;
+    end.octets += stream->left;
+    stream->active = 1;
 
-    if (stream->nrequest == REQUEST && !stream->active) {
-        stream->active = 1;
-        end.octets += stream->left;
-    }
-
-    return 0;
+    return stream->nrequest != REQUEST;
 }
 
 

@@ -1,4 +1,4 @@
-"""Downloads through relays of QUIC streams; see ../relay."""
+"""Transfers through relays of QUIC streams; see ../relay."""
 
 import argparse
 import os
@@ -23,10 +23,13 @@ CURL, NGTCP2 = 'curl, nginx', 'ngtcp2 at both ends'
 
 
 def loads(megabytes):
-    """{name: (file, streams, octets of each)}"""
+    """{name: (file, streams, octets of each)}; without a file it is what the
+    client sends"""
 
     return {f'1 x {megabytes} MB': ('large', 1, megabytes << 20),
-            f'{PARALLEL} x {PART} MB': ('small', PARALLEL, PART << 20)}
+            f'{PARALLEL} x {PART} MB': ('small', PARALLEL, PART << 20),
+            f'1 x {megabytes} MB up': (None, 1, megabytes << 20),
+            f'{PARALLEL} x {PART} MB up': (None, PARALLEL, PART << 20)}
 
 
 def server(files, programs):
@@ -37,6 +40,9 @@ def server(files, programs):
     os.mkdir(folder)
 
     for name, _, size in files.values():
+        if name is None:
+            continue
+
         with open(f'{folder}/{name}', 'wb') as f:
             f.write(os.urandom(size))
 
@@ -178,11 +184,12 @@ def curl(address, load):
 def endpoints(address, load, programs, floor):
     """(CPU seconds of both, octets per second)"""
 
-    _, streams, size = load
+    name, streams, size = load
+    way = [] if name else ['up']
     host, port = address.split(':')
     result = subprocess.run(['ip', 'netns', 'exec', e2e.CLIENT, programs
                              + '/endpoints', 'client', host, port,
-                             str(streams), str(size)],
+                             str(streams), str(size), *way],
                             capture_output=True, text=True)
 
     if result.returncode:
@@ -232,16 +239,17 @@ class Bench:
     def run(self):
         """{load: {(client, name): [(CPU s per GB, octets per second)]}}"""
 
-        pairs = [(CURL, name) for name in self.relays]
-        pairs.append((NGTCP2, 'floor'))
+        between = [(NGTCP2, 'floor')]
 
         if 'relay' in self.relays:
-            pairs.append((NGTCP2, 'relay'))
+            between.append((NGTCP2, 'relay'))
 
+        all_pairs = [(CURL, name) for name in self.relays] + between
         results = {}
 
         for name, load in self.loads.items():
             print(f'{name} ...', file=sys.stderr, flush=True)
+            pairs = all_pairs if load[0] else between
             runs = results[name] = {pair: [] for pair in pairs}
 
             for pair in pairs:

@@ -386,7 +386,7 @@ ngx_stream_quic_relay_cb_new_cid(ngtcp2_conn *qc, ngtcp2_cid *cid,
                                        cid)
         != NGX_OK
         || ngx_stream_quic_relay_ids_token(worker, cid, token->data) != NGX_OK
-        || ngx_stream_quic_relay_udp_add_cid(conn, cid) != NGX_OK)
+        || ngx_stream_quic_relay_input_add_cid(conn, cid) != NGX_OK)
     {
         return NGTCP2_ERR_CALLBACK_FAILURE;
     }
@@ -399,7 +399,7 @@ static int
 ngx_stream_quic_relay_cb_remove_cid(ngtcp2_conn *qc, const ngtcp2_cid *cid,
     void *data)
 {
-    ngx_stream_quic_relay_udp_remove_cid(data, cid);
+    ngx_stream_quic_relay_input_remove_cid(data, cid);
 
     return 0;
 }

@@ -129,8 +129,8 @@ ngx_stream_quic_relay_conn_accept(ngx_stream_quic_relay_conn_t *conn,
         return NGX_ERROR;
     }
 
-    if (ngx_stream_quic_relay_udp_add_cid(conn, &hd->dcid) != NGX_OK
-        || ngx_stream_quic_relay_udp_add_cid(conn, &scid) != NGX_OK
+    if (ngx_stream_quic_relay_input_add_cid(conn, &hd->dcid) != NGX_OK
+        || ngx_stream_quic_relay_input_add_cid(conn, &scid) != NGX_OK
         || ngx_stream_quic_relay_tls_accept(conn) != NGX_OK)
     {
         return NGX_ERROR;
@@ -759,7 +759,7 @@ ngx_stream_quic_relay_conn_free(ngx_stream_quic_relay_conn_t *conn)
     }
 
     ngx_stream_quic_relay_conn_stop(conn);
-    ngx_stream_quic_relay_udp_remove_cid(conn, NULL);
+    ngx_stream_quic_relay_input_remove_cid(conn, NULL);
     ngx_stream_quic_relay_tls_free(conn);
 
     if (conn->qc) {

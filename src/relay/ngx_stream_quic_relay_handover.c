@@ -456,7 +456,7 @@ ngx_stream_quic_relay_handover_each(ngx_stream_quic_relay_worker_t *worker,
         path.remote.addrlen = handed.socklen;
         path.user_data = NULL;
 
-        ngx_stream_quic_relay_udp_handed(worker, &path, pos, handed.len);
+        ngx_stream_quic_relay_input_handed(worker, &path, pos, handed.len);
     }
 }
 

@@ -551,7 +551,7 @@ ngx_stream_quic_relay_listen_read(ngx_event_t *rev)
         return;
     }
 
-    ngx_stream_quic_relay_udp_read_client(listener->worker, c);
+    ngx_stream_quic_relay_input_client(listener->worker, c);
 }
 
 

@@ -6,12 +6,12 @@
 
 /*
  * Relay.  A client's datagram is read from the listening socket (_udp.c) and
- * finds its connection by the destination connection ID; a new one becomes an
- * nginx stream session (_session.c).  Each session has two QUIC connections of
- * ngtcp2 (_conn.c, _callbacks.c): one ends the client's, the other goes to the
- * upstream (_upstream.c).  The client's handshake is held until the upstream
- * has answered (_tls.c).  Streams (_stream.c) and datagrams (_datagram.c) go
- * from one connection to its peer.
+ * finds its connection by the destination connection ID (_input.c); a new one
+ * becomes an nginx stream session (_session.c).  Each session has two QUIC
+ * connections of ngtcp2 (_conn.c, _callbacks.c): one ends the client's, the
+ * other goes to the upstream (_upstream.c).  The client's handshake is held
+ * until the upstream has answered (_tls.c).  Streams (_stream.c) and datagrams
+ * (_datagram.c) go from one connection to its peer.
  *
  * All of it belongs to one worker.  The connection IDs that clients are given
  * (_ids.c) name a server to QUIC-LB balancers and, behind that, the worker: a
@@ -494,27 +494,39 @@ ngx_int_t ngx_stream_quic_relay_preferred_offer(
     ngx_stream_quic_relay_conn_t *conn, ngtcp2_transport_params *params);
 
 
-/* _udp.c */
+/* _input.c */
 
 /* a turn; what is left comes later */
-void ngx_stream_quic_relay_udp_read_client(
+void ngx_stream_quic_relay_input_client(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc);
+void ngx_stream_quic_relay_input_upstream(ngx_event_t *rev);
 
 /* a datagram that another worker has read, or that no worker has taken */
-void ngx_stream_quic_relay_udp_handed(ngx_stream_quic_relay_worker_t *worker,
-    ngtcp2_path *path, u_char *data, size_t len);
-void ngx_stream_quic_relay_udp_read_upstream(ngx_event_t *rev);
+void ngx_stream_quic_relay_input_handed(
+    ngx_stream_quic_relay_worker_t *worker, ngtcp2_path *path, u_char *data,
+    size_t len);
+ngx_int_t ngx_stream_quic_relay_input_add_cid(
+    ngx_stream_quic_relay_conn_t *conn, const ngtcp2_cid *cid);
+void ngx_stream_quic_relay_input_remove_cid(
+    ngx_stream_quic_relay_conn_t *conn, const ngtcp2_cid *cid);
+
+
+/* _udp.c */
 
 /* has the kernel join datagrams to an upstream's socket */
 void ngx_stream_quic_relay_udp_trains(ngx_connection_t *c);
+ssize_t ngx_stream_quic_relay_udp_recv(ngx_connection_t *c, u_char *data,
+    ngx_sockaddr_t *local, ngx_sockaddr_t *remote, socklen_t *socklen);
+ssize_t ngx_stream_quic_relay_udp_recv_train(ngx_connection_t *c,
+    u_char *data, size_t *segment);
 
 /* NGX_AGAIN: the socket is full, the datagrams count as lost */
 ngx_int_t ngx_stream_quic_relay_udp_send(ngx_stream_quic_relay_conn_t *conn,
     const ngtcp2_path *path, u_char *data, size_t len, size_t segment);
-ngx_int_t ngx_stream_quic_relay_udp_add_cid(
-    ngx_stream_quic_relay_conn_t *conn, const ngtcp2_cid *cid);
-void ngx_stream_quic_relay_udp_remove_cid(ngx_stream_quic_relay_conn_t *conn,
-    const ngtcp2_cid *cid);
+
+/* to a client that has no connection */
+void ngx_stream_quic_relay_udp_answer(ngx_connection_t *c,
+    const ngtcp2_path *path, u_char *data, size_t len);
 
 
 /* _session.c */

@@ -98,7 +98,7 @@ ngx_stream_quic_relay_preferred_offer(ngx_stream_quic_relay_conn_t *conn,
         || ngx_stream_quic_relay_ids_token(relay->worker, &preferred->cid,
                                            preferred->stateless_reset_token)
            != NGX_OK
-        || ngx_stream_quic_relay_udp_add_cid(conn, &preferred->cid) != NGX_OK)
+        || ngx_stream_quic_relay_input_add_cid(conn, &preferred->cid) != NGX_OK)
     {
         return NGX_ERROR;
     }

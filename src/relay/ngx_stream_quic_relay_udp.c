@@ -5,113 +5,25 @@
 
 
 /*
- * Datagrams from and to the sockets, and the connections that they are for.
+ * Datagrams from and to the sockets: with UDP_GRO and UDP_SEGMENT many at once.
  */
 
 
 #include "ngx_stream_quic_relay_module.h"
-#include "quic_lb_error.h"
 
-#include <openssl/rand.h>
-
-
-/* datagrams of one turn: others want to be served, too */
-#define NGX_STREAM_QUIC_RELAY_TURN    64
 
 /* Linux 5.0; libc's headers may be older than the kernel */
 #ifndef UDP_GRO
 #define UDP_GRO                       104
 #endif
 
-/* RFC 9000, 14.1 and 10.3: octets */
-#define NGX_STREAM_QUIC_RELAY_MIN     1200
-#define NGX_STREAM_QUIC_RELAY_RESET   42
-#define NGX_STREAM_QUIC_RELAY_RESET_MIN                                       \
-    (NGTCP2_MIN_STATELESS_RESET_RANDLEN + NGTCP2_STATELESS_RESET_TOKENLEN)
 
-
-static ssize_t ngx_stream_quic_relay_udp_recv(ngx_connection_t *c,
-    u_char *data, ngx_sockaddr_t *local, ngx_sockaddr_t *remote,
-    socklen_t *socklen);
-static ssize_t ngx_stream_quic_relay_udp_recv_train(ngx_connection_t *c,
-    u_char *data, size_t *segment);
-static void ngx_stream_quic_relay_udp_datagram(
-    ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
-    ngtcp2_path *path, u_char *data, size_t len, ngx_uint_t handed);
-static void ngx_stream_quic_relay_udp_new(
-    ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
-    ngtcp2_path *path, u_char *data, size_t len);
-static void ngx_stream_quic_relay_udp_refuse(
-    ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
-    ngtcp2_path *path, ngtcp2_pkt_hd *hd, uint64_t code);
-static void ngx_stream_quic_relay_udp_answer(
-    ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
-    ngtcp2_path *path, size_t len);
-static void ngx_stream_quic_relay_udp_negotiate(
-    ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
-    ngtcp2_path *path, ngtcp2_version_cid *vc);
-static void ngx_stream_quic_relay_udp_reset(
-    ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
-    ngtcp2_path *path, ngtcp2_version_cid *vc, size_t len);
 static ngx_int_t ngx_stream_quic_relay_udp_sendmsg(ngx_connection_t *c,
     const ngtcp2_path *path, ngx_uint_t connected, u_char *data, size_t len,
     size_t segment);
-static ngx_stream_quic_relay_cid_t *ngx_stream_quic_relay_udp_find(
-    ngx_stream_quic_relay_worker_t *worker, const uint8_t *data, size_t len);
 
 
-void
-ngx_stream_quic_relay_udp_read_client(ngx_stream_quic_relay_worker_t *worker,
-    ngx_connection_t *lc)
-{
-    ssize_t         n;
-    socklen_t       socklen;
-    ngx_uint_t      turn;
-    ngtcp2_path     path;
-    ngx_sockaddr_t  local, remote;
-
-    for (turn = 0; turn < NGX_STREAM_QUIC_RELAY_TURN; turn++) {
-
-        n = ngx_stream_quic_relay_udp_recv(lc, worker->buffer, &local, &remote,
-                                           &socklen);
-        if (n == NGX_AGAIN) {
-            break;
-        }
-
-        if (n <= 0) {
-            continue;
-        }
-
-        path.local.addr = &local.sockaddr;
-        path.local.addrlen = lc->listening->socklen;
-        path.remote.addr = &remote.sockaddr;
-        path.remote.addrlen = socklen;
-        path.user_data = NULL;
-
-        ngx_stream_quic_relay_udp_datagram(worker, lc, &path, worker->buffer,
-                                           (size_t) n, 0);
-    }
-
-    ngx_stream_quic_relay_handover_flush(worker);
-
-    /* the event is level-triggered: what is left comes after the others */
-}
-
-
-void
-ngx_stream_quic_relay_udp_handed(ngx_stream_quic_relay_worker_t *worker,
-    ngtcp2_path *path, u_char *data, size_t len)
-{
-    ngx_connection_t  *lc;
-
-    lc = ngx_stream_quic_relay_listen_find(worker, path->local.addr,
-                                           path->local.addrlen);
-
-    ngx_stream_quic_relay_udp_datagram(worker, lc, path, data, len, 1);
-}
-
-
-static ssize_t
+ssize_t
 ngx_stream_quic_relay_udp_recv(ngx_connection_t *c, u_char *data,
     ngx_sockaddr_t *local, ngx_sockaddr_t *remote, socklen_t *socklen)
 {
@@ -157,301 +69,11 @@ ngx_stream_quic_relay_udp_recv(ngx_connection_t *c, u_char *data,
 
 
 /*
- * |handed|: another worker has handed it over, or was to get it and is gone.
- * |lc| is NULL if it came to an address that this worker does not listen on.
- */
-
-static void
-ngx_stream_quic_relay_udp_datagram(ngx_stream_quic_relay_worker_t *worker,
-    ngx_connection_t *lc, ngtcp2_path *path, u_char *data, size_t len,
-    ngx_uint_t handed)
-{
-    int                           rc;
-    ngx_uint_t                    slot;
-    ngtcp2_version_cid            vc;
-    ngx_stream_quic_relay_cid_t  *cid;
-
-    rc = ngtcp2_pkt_decode_version_cid(&vc, data, len,
-                                       NGX_STREAM_QUIC_RELAY_CID);
-
-    if (rc == NGTCP2_ERR_VERSION_NEGOTIATION) {
-        if (lc && len >= NGX_STREAM_QUIC_RELAY_MIN) {
-            ngx_stream_quic_relay_udp_negotiate(worker, lc, path, &vc);
-        }
-
-        return;
-    }
-
-    if (rc != 0) {
-        return;
-    }
-
-    cid = ngx_stream_quic_relay_udp_find(worker, vc.dcid, vc.dcidlen);
-
-    if (cid) {
-        ngx_stream_quic_relay_conn_read(cid->conn, path, data, len);
-        return;
-    }
-
-    slot = ngx_stream_quic_relay_ids_slot(worker, vc.dcid, vc.dcidlen);
-
-    if (!handed
-        && slot != NGX_STREAM_QUIC_RELAY_NO_SLOT
-        && slot != worker->slot)
-    {
-        ngx_stream_quic_relay_handover_add(worker, slot, path, data, len);
-        return;
-    }
-
-    if (lc == NULL) {
-        return;
-    }
-
-    if (vc.version == 0) {
-
-        /* of none that has a slot, it would be no client of ours */
-
-        if (slot != NGX_STREAM_QUIC_RELAY_NO_SLOT) {
-            ngx_stream_quic_relay_udp_reset(worker, lc, path, &vc, len);
-        }
-
-        return;
-    }
-
-    ngx_stream_quic_relay_udp_new(worker, lc, path, data, len);
-}
-
-
-static void
-ngx_stream_quic_relay_udp_new(ngx_stream_quic_relay_worker_t *worker,
-    ngx_connection_t *lc, ngtcp2_path *path, u_char *data, size_t len)
-{
-    size_t                             n;
-    ngx_int_t                          rc;
-    ngtcp2_pkt_hd                      hd;
-    ngx_sockaddr_t                     remote;
-    ngx_stream_quic_relay_t           *relay;
-    ngx_stream_quic_relay_conn_t      *conn;
-    ngx_stream_quic_relay_token_t      token;
-    ngx_stream_quic_relay_srv_conf_t  *conf;
-
-    /* RFC 9000, 14.1: not in a smaller datagram */
-
-    if (len < NGX_STREAM_QUIC_RELAY_MIN || ngtcp2_accept(&hd, data, len) != 0)
-    {
-        return;
-    }
-
-    conf = ngx_stream_quic_relay_listen_conf(lc->listening, path->local.addr);
-
-    rc = ngx_stream_quic_relay_token_check(worker, conf, path, &hd, &token);
-
-    if (rc == NGX_ERROR) {
-        ngx_stream_quic_relay_udp_refuse(worker, lc, path, &hd,
-                                         NGTCP2_INVALID_TOKEN);
-        return;
-    }
-
-    if (rc == NGX_DECLINED && conf->retry) {
-        n = ngx_stream_quic_relay_token_retry(worker, conf->ids, path, &hd);
-        ngx_stream_quic_relay_udp_answer(worker, lc, path, n);
-        return;
-    }
-
-    ngx_memcpy(&remote, path->remote.addr, path->remote.addrlen);
-
-    relay = ngx_stream_quic_relay_session_create(worker, lc, &remote,
-                                                 path->remote.addrlen);
-    if (relay == NULL) {
-        ngx_stream_quic_relay_udp_refuse(worker, lc, path, &hd,
-                                         NGTCP2_CONNECTION_REFUSED);
-        return;
-    }
-
-    conn = &relay->client;
-    conn->connection = lc;
-    conn->socklen = path->remote.addrlen;
-    conn->remote = remote;
-    ngx_memcpy(&conn->local, path->local.addr, path->local.addrlen);
-
-    if (ngx_stream_quic_relay_conn_accept(conn, &hd, &token) != NGX_OK) {
-        conn->closed = 1;
-        ngx_stream_quic_relay_session_finish(relay,
-                                             NGX_STREAM_INTERNAL_SERVER_ERROR);
-        return;
-    }
-
-    ngx_stream_quic_relay_conn_read(conn, path, data, len);
-
-    /*
-     * Where the first packet lacks the beginning of the ClientHello, ngtcp2
-     * keeps nothing and demands that the address be validated.
-     */
-
-    if (relay->retry) {
-        n = ngx_stream_quic_relay_token_retry(worker, relay->ids, path, &hd);
-        ngx_stream_quic_relay_udp_answer(worker, lc, path, n);
-    }
-}
-
-
-/* RFC 9000, 5.2.2: it need not wait for a timeout; nothing is kept */
-
-static void
-ngx_stream_quic_relay_udp_refuse(ngx_stream_quic_relay_worker_t *worker,
-    ngx_connection_t *lc, ngtcp2_path *path, ngtcp2_pkt_hd *hd, uint64_t code)
-{
-    ngtcp2_ssize  n;
-
-    n = ngtcp2_crypto_write_connection_close(worker->out,
-                                             NGX_STREAM_QUIC_RELAY_BUFFER,
-                                             hd->version, &hd->scid, &hd->dcid,
-                                             code, NULL, 0);
-    if (n > 0) {
-        ngx_stream_quic_relay_udp_answer(worker, lc, path, (size_t) n);
-    }
-}
-
-
-/* what is in worker->out, without a connection */
-
-static void
-ngx_stream_quic_relay_udp_answer(ngx_stream_quic_relay_worker_t *worker,
-    ngx_connection_t *lc, ngtcp2_path *path, size_t len)
-{
-    if (len) {
-        (void) ngx_stream_quic_relay_udp_sendmsg(lc, path, 0, worker->out, len,
-                                                 len);
-    }
-}
-
-
-static void
-ngx_stream_quic_relay_udp_negotiate(ngx_stream_quic_relay_worker_t *worker,
-    ngx_connection_t *lc, ngtcp2_path *path, ngtcp2_version_cid *vc)
-{
-    ngtcp2_ssize    n;
-    const uint32_t  versions[] = { NGTCP2_PROTO_VER_V1, NGTCP2_PROTO_VER_V2 };
-
-    n = ngtcp2_pkt_write_version_negotiation(worker->out,
-                                             NGX_STREAM_QUIC_RELAY_BUFFER,
-                                             (uint8_t) ngx_random(), vc->scid,
-                                             vc->scidlen, vc->dcid,
-                                             vc->dcidlen, versions, 2);
-    if (n > 0) {
-        ngx_stream_quic_relay_udp_answer(worker, lc, path, (size_t) n);
-    }
-}
-
-
-/* RFC 9000, 10.3: shorter than what it answers, so that no loop begins */
-
-static void
-ngx_stream_quic_relay_udp_reset(ngx_stream_quic_relay_worker_t *worker,
-    ngx_connection_t *lc, ngtcp2_path *path, ngtcp2_version_cid *vc,
-    size_t len)
-{
-    ngtcp2_cid                    cid;
-    ngtcp2_ssize                  n;
-    ngtcp2_stateless_reset_token  token;
-    uint8_t                       rand[NGX_STREAM_QUIC_RELAY_RESET];
-
-    if (len <= NGX_STREAM_QUIC_RELAY_RESET_MIN) {
-        return;
-    }
-
-    len = ngx_min(len - 1, NGX_STREAM_QUIC_RELAY_RESET);
-
-    ngtcp2_cid_init(&cid, vc->dcid, vc->dcidlen);
-
-    if (RAND_bytes(rand, sizeof(rand)) != 1
-        || ngx_stream_quic_relay_ids_token(worker, &cid, token.data) != NGX_OK)
-    {
-        return;
-    }
-
-    n = ngtcp2_pkt_write_stateless_reset2(worker->out, len, &token, rand,
-                                          sizeof(rand));
-    if (n > 0) {
-        ngx_stream_quic_relay_count(worker,
-                                    NGX_STREAM_QUIC_RELAY_STATELESS_RESETS, 1);
-
-        ngx_stream_quic_relay_udp_answer(worker, lc, path, (size_t) n);
-    }
-}
-
-
-void
-ngx_stream_quic_relay_udp_read_upstream(ngx_event_t *rev)
-{
-    size_t                           len, segment;
-    u_char                          *p, *end;
-    ssize_t                          n;
-    ngx_err_t                        err;
-    ngx_uint_t                       turn;
-    ngtcp2_path                      path;
-    ngx_connection_t                *c;
-    ngx_stream_quic_relay_conn_t    *conn;
-    ngx_stream_quic_relay_worker_t  *worker;
-
-    c = rev->data;
-    conn = c->data;
-    worker = conn->relay->worker;
-
-    path.local.addr = &conn->local.sockaddr;
-    path.local.addrlen = conn->socklen;
-    path.remote.addr = &conn->remote.sockaddr;
-    path.remote.addrlen = conn->socklen;
-    path.user_data = NULL;
-
-    turn = 0;
-
-    while (turn < NGX_STREAM_QUIC_RELAY_TURN) {
-
-        n = ngx_stream_quic_relay_udp_recv_train(c, worker->buffer, &segment);
-
-        if (n == -1) {
-            err = ngx_socket_errno;
-
-            if (err == NGX_EAGAIN) {
-                return;
-            }
-
-            /* anybody can forge ICMP: only a hint before there are keys */
-
-            if (err == NGX_ECONNREFUSED && !conn->relay->answered) {
-                ngx_log_error(NGX_LOG_ERR, conn->log, err,
-                              "quic relay: nobody listens at the upstream");
-                ngx_stream_quic_relay_upstream_failed(conn->relay);
-                return;
-            }
-
-            turn++;
-            continue;
-        }
-
-        end = worker->buffer + n;
-
-        for (p = worker->buffer; p < end; p += len) {
-            len = ngx_min(segment, (size_t) (end - p));
-            turn++;
-
-            ngx_stream_quic_relay_conn_read(conn, &path, p, len);
-
-            if (conn->closed || conn->connection != c) {
-                return;
-            }
-        }
-    }
-}
-
-
-/*
  * With UDP_GRO datagrams of one size come in one piece: |segment| is the size
  * of all but the last one.
  */
 
-static ssize_t
+ssize_t
 ngx_stream_quic_relay_udp_recv_train(ngx_connection_t *c, u_char *data,
     size_t *segment)
 {
@@ -546,6 +168,14 @@ ngx_stream_quic_relay_udp_send(ngx_stream_quic_relay_conn_t *conn,
 }
 
 
+void
+ngx_stream_quic_relay_udp_answer(ngx_connection_t *c, const ngtcp2_path *path,
+    u_char *data, size_t len)
+{
+    (void) ngx_stream_quic_relay_udp_sendmsg(c, path, 0, data, len, len);
+}
+
+
 static ngx_int_t
 ngx_stream_quic_relay_udp_sendmsg(ngx_connection_t *c,
     const ngtcp2_path *path, ngx_uint_t connected, u_char *data, size_t len,
@@ -621,97 +251,4 @@ ngx_stream_quic_relay_udp_sendmsg(ngx_connection_t *c,
     }
 
     return NGX_OK;
-}
-
-
-static ngx_stream_quic_relay_cid_t *
-ngx_stream_quic_relay_udp_find(ngx_stream_quic_relay_worker_t *worker,
-    const uint8_t *data, size_t len)
-{
-    uint64_t                      hash;
-    quic_lb_table_node_t         *node;
-    ngx_stream_quic_relay_cid_t  *cid;
-
-    hash = quic_lb_hash(&worker->key, data, len);
-
-    for (node = quic_lb_table_first(&worker->cids, hash);
-         node;
-         node = quic_lb_table_next(node))
-    {
-        cid = (ngx_stream_quic_relay_cid_t *) node;
-
-        if (cid->cid.datalen == len
-            && ngx_memcmp(cid->cid.data, data, len) == 0)
-        {
-            return cid;
-        }
-    }
-
-    return NULL;
-}
-
-
-ngx_int_t
-ngx_stream_quic_relay_udp_add_cid(ngx_stream_quic_relay_conn_t *conn,
-    const ngtcp2_cid *id)
-{
-    ngx_stream_quic_relay_cid_t     *cid;
-    ngx_stream_quic_relay_worker_t  *worker;
-
-    worker = conn->relay->worker;
-
-    if (conn->ncids >= NGX_STREAM_QUIC_RELAY_CIDS
-        || ngx_stream_quic_relay_udp_find(worker, id->data, id->datalen))
-    {
-        return NGX_ERROR;
-    }
-
-    cid = ngx_calloc(sizeof(ngx_stream_quic_relay_cid_t), conn->log);
-    if (cid == NULL) {
-        return NGX_ERROR;
-    }
-
-    cid->conn = conn;
-    cid->cid = *id;
-
-    if (quic_lb_table_insert(&worker->cids, &cid->node,
-                             quic_lb_hash(&worker->key, id->data, id->datalen))
-        != QUIC_LB_OK)
-    {
-        ngx_free(cid);
-        return NGX_ERROR;
-    }
-
-    ngx_queue_insert_tail(&conn->cids, &cid->queue);
-    conn->ncids++;
-
-    return NGX_OK;
-}
-
-
-/* NULL: all of them */
-
-void
-ngx_stream_quic_relay_udp_remove_cid(ngx_stream_quic_relay_conn_t *conn,
-    const ngtcp2_cid *id)
-{
-    ngx_queue_t                  *q, *next;
-    ngx_stream_quic_relay_cid_t  *cid;
-
-    for (q = ngx_queue_head(&conn->cids);
-         q != ngx_queue_sentinel(&conn->cids);
-         q = next)
-    {
-        next = ngx_queue_next(q);
-        cid = ngx_queue_data(q, ngx_stream_quic_relay_cid_t, queue);
-
-        if (id && !ngtcp2_cid_eq(&cid->cid, id)) {
-            continue;
-        }
-
-        ngx_queue_remove(q);
-        quic_lb_table_remove(&conn->relay->worker->cids, &cid->node);
-        ngx_free(cid);
-        conn->ncids--;
-    }
 }

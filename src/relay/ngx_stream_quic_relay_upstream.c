@@ -162,7 +162,7 @@ ngx_stream_quic_relay_upstream_open(ngx_stream_quic_relay_t *relay)
     c->log = conn->log;
     c->read->log = conn->log;
     c->write->log = conn->log;
-    c->read->handler = ngx_stream_quic_relay_udp_read_upstream;
+    c->read->handler = ngx_stream_quic_relay_input_upstream;
     c->write->handler = ngx_stream_quic_relay_upstream_unused;
 
     if (ngx_stream_quic_relay_upstream_socket(conn, c) != NGX_OK) {

@@ -36,7 +36,7 @@ static void ngx_stream_quic_relay_conn_path(
 static void ngx_stream_quic_relay_conn_received(
     ngx_stream_quic_relay_conn_t *conn, size_t len);
 static void ngx_stream_quic_relay_conn_repeat(
-    ngx_stream_quic_relay_conn_t *conn, ngtcp2_path *path);
+    ngx_stream_quic_relay_conn_t *conn, const ngtcp2_path *path);
 static void ngx_stream_quic_relay_conn_posted(ngx_event_t *ev);
 static void ngx_stream_quic_relay_conn_write(
     ngx_stream_quic_relay_conn_t *conn);
@@ -281,15 +281,15 @@ ngx_stream_quic_relay_conn_received(ngx_stream_quic_relay_conn_t *conn,
 
 void
 ngx_stream_quic_relay_conn_read(ngx_stream_quic_relay_conn_t *conn,
-    ngtcp2_path *path, u_char *data, size_t len)
+    ngx_stream_quic_relay_input_t *in)
 {
     int                              rc;
     ngx_stream_quic_relay_worker_t  *worker;
 
-    ngx_stream_quic_relay_conn_received(conn, len);
+    ngx_stream_quic_relay_conn_received(conn, in->len);
 
     if (conn->closed || conn->qc == NULL) {
-        ngx_stream_quic_relay_conn_repeat(conn, path);
+        ngx_stream_quic_relay_conn_repeat(conn, &in->path);
         return;
     }
 
@@ -305,7 +305,7 @@ ngx_stream_quic_relay_conn_read(ngx_stream_quic_relay_conn_t *conn,
     worker->reading = conn;
     ngx_stream_quic_relay_stops_begin(conn);
 
-    rc = ngtcp2_conn_read_pkt(conn->qc, path, NULL, data, len,
+    rc = ngtcp2_conn_read_pkt(conn->qc, &in->path, NULL, in->data, in->len,
                               ngx_stream_quic_relay_now());
 
     worker->reading = NULL;
@@ -329,7 +329,7 @@ ngx_stream_quic_relay_conn_read(ngx_stream_quic_relay_conn_t *conn,
 
 static void
 ngx_stream_quic_relay_conn_repeat(ngx_stream_quic_relay_conn_t *conn,
-    ngtcp2_path *path)
+    const ngtcp2_path *path)
 {
     if (conn->last.len == 0) {
         return;

@@ -242,23 +242,25 @@ ngx_stream_quic_relay_handover_close(ngx_stream_quic_relay_worker_t *worker)
 
 void
 ngx_stream_quic_relay_handover_add(ngx_stream_quic_relay_worker_t *worker,
-    ngx_uint_t slot, ngtcp2_path *path, u_char *data, size_t len)
+    ngx_uint_t slot, ngx_stream_quic_relay_input_t *in)
 {
     u_char                          *p;
+    ngtcp2_path                     *path;
     ngx_stream_quic_relay_batch_t   *out;
     ngx_stream_quic_relay_handed_t   handed;
 
     out = &worker->handover->out;
+    path = &in->path;
 
     if (out->len
         && (out->target != slot
             || NGX_STREAM_QUIC_RELAY_MESSAGE - out->len
-               < sizeof(handed) + len))
+               < sizeof(handed) + in->len))
     {
         ngx_stream_quic_relay_handover_flush(worker);
     }
 
-    if (len > NGX_STREAM_QUIC_RELAY_MESSAGE - sizeof(handed)
+    if (in->len > NGX_STREAM_QUIC_RELAY_MESSAGE - sizeof(handed)
         || path->local.addrlen > sizeof(handed.local)
         || path->remote.addrlen != path->local.addrlen)
     {
@@ -268,13 +270,13 @@ ngx_stream_quic_relay_handover_add(ngx_stream_quic_relay_worker_t *worker,
     ngx_memzero(&handed, sizeof(handed));
 
     handed.format = NGX_STREAM_QUIC_RELAY_FORMAT;
-    handed.len = (uint32_t) len;
+    handed.len = (uint32_t) in->len;
     handed.socklen = path->remote.addrlen;
     ngx_memcpy(&handed.local, path->local.addr, path->local.addrlen);
     ngx_memcpy(&handed.remote, path->remote.addr, path->remote.addrlen);
 
     p = ngx_cpymem(out->data + out->len, &handed, sizeof(handed));
-    p = ngx_cpymem(p, data, len);
+    p = ngx_cpymem(p, in->data, in->len);
 
     out->target = slot;
     out->len = p - out->data;
@@ -436,7 +438,7 @@ ngx_stream_quic_relay_handover_each(ngx_stream_quic_relay_worker_t *worker,
     u_char *data, size_t len)
 {
     u_char                          *pos, *end;
-    ngtcp2_path                      path;
+    ngx_stream_quic_relay_input_t    in;
     ngx_stream_quic_relay_handed_t   handed;
 
     end = data + len;
@@ -450,13 +452,15 @@ ngx_stream_quic_relay_handover_each(ngx_stream_quic_relay_worker_t *worker,
             return;
         }
 
-        path.local.addr = &handed.local.sockaddr;
-        path.local.addrlen = handed.socklen;
-        path.remote.addr = &handed.remote.sockaddr;
-        path.remote.addrlen = handed.socklen;
-        path.user_data = NULL;
+        in.path.local.addr = &handed.local.sockaddr;
+        in.path.local.addrlen = handed.socklen;
+        in.path.remote.addr = &handed.remote.sockaddr;
+        in.path.remote.addrlen = handed.socklen;
+        in.path.user_data = NULL;
+        in.data = pos;
+        in.len = handed.len;
 
-        ngx_stream_quic_relay_input_handed(worker, &path, pos, handed.len);
+        ngx_stream_quic_relay_input_handed(worker, &in);
     }
 }
 

@@ -27,10 +27,10 @@
 
 static void ngx_stream_quic_relay_input_datagram(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
-    ngtcp2_path *path, u_char *data, size_t len, ngx_uint_t handed);
+    ngx_stream_quic_relay_input_t *in, ngx_uint_t handed);
 static void ngx_stream_quic_relay_input_new(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
-    ngtcp2_path *path, u_char *data, size_t len);
+    ngx_stream_quic_relay_input_t *in);
 static void ngx_stream_quic_relay_input_refuse(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
     ngtcp2_path *path, ngtcp2_pkt_hd *hd, uint64_t code);
@@ -43,6 +43,8 @@ static void ngx_stream_quic_relay_input_negotiate(
 static void ngx_stream_quic_relay_input_reset(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
     ngtcp2_path *path, ngtcp2_version_cid *vc, size_t len);
+static ngx_uint_t ngx_stream_quic_relay_input_train(
+    ngx_stream_quic_relay_conn_t *conn, ngx_stream_quic_relay_message_t *m);
 static ngx_stream_quic_relay_cid_t *ngx_stream_quic_relay_input_find(
     ngx_stream_quic_relay_worker_t *worker, const uint8_t *data, size_t len);
 
@@ -51,32 +53,46 @@ void
 ngx_stream_quic_relay_input_client(ngx_stream_quic_relay_worker_t *worker,
     ngx_connection_t *lc)
 {
-    ssize_t         n;
-    socklen_t       socklen;
-    ngx_uint_t      turn;
-    ngtcp2_path     path;
-    ngx_sockaddr_t  local, remote;
+    size_t                           pos;
+    ngx_int_t                        rc;
+    ngx_uint_t                       turn;
+    ngx_stream_quic_relay_input_t    in;
+    ngx_stream_quic_relay_message_t  m;
 
-    for (turn = 0; turn < NGX_STREAM_QUIC_RELAY_TURN; turn++) {
+    m.data = worker->buffer;
 
-        n = ngx_stream_quic_relay_udp_recv(lc, worker->buffer, &local, &remote,
-                                           &socklen);
-        if (n == NGX_AGAIN) {
+    in.path.local.addr = &m.local.sockaddr;
+    in.path.local.addrlen = lc->listening->socklen;
+    in.path.remote.addr = &m.remote.sockaddr;
+    in.path.user_data = NULL;
+
+    turn = 0;
+
+    while (turn < NGX_STREAM_QUIC_RELAY_TURN) {
+
+        rc = ngx_stream_quic_relay_udp_recv(lc, &m);
+
+        if (rc == NGX_AGAIN) {
             break;
         }
 
-        if (n <= 0) {
+        if (rc != NGX_OK) {
+
+            /* such as what ICMP told about another one (RFC 9000, 14.2.1) */
+
+            turn++;
             continue;
         }
 
-        path.local.addr = &local.sockaddr;
-        path.local.addrlen = lc->listening->socklen;
-        path.remote.addr = &remote.sockaddr;
-        path.remote.addrlen = socklen;
-        path.user_data = NULL;
+        in.path.remote.addrlen = m.socklen;
 
-        ngx_stream_quic_relay_input_datagram(worker, lc, &path, worker->buffer,
-                                           (size_t) n, 0);
+        for (pos = 0; pos < m.len; pos += in.len) {
+            in.data = m.data + pos;
+            in.len = ngx_min(m.segment, m.len - pos);
+            turn++;
+
+            ngx_stream_quic_relay_input_datagram(worker, lc, &in, 0);
+        }
     }
 
     ngx_stream_quic_relay_handover_flush(worker);
@@ -87,14 +103,14 @@ ngx_stream_quic_relay_input_client(ngx_stream_quic_relay_worker_t *worker,
 
 void
 ngx_stream_quic_relay_input_handed(ngx_stream_quic_relay_worker_t *worker,
-    ngtcp2_path *path, u_char *data, size_t len)
+    ngx_stream_quic_relay_input_t *in)
 {
     ngx_connection_t  *lc;
 
-    lc = ngx_stream_quic_relay_listen_find(worker, path->local.addr,
-                                           path->local.addrlen);
+    lc = ngx_stream_quic_relay_listen_find(worker, in->path.local.addr,
+                                           in->path.local.addrlen);
 
-    ngx_stream_quic_relay_input_datagram(worker, lc, path, data, len, 1);
+    ngx_stream_quic_relay_input_datagram(worker, lc, in, 1);
 }
 
 
@@ -105,7 +121,7 @@ ngx_stream_quic_relay_input_handed(ngx_stream_quic_relay_worker_t *worker,
 
 static void
 ngx_stream_quic_relay_input_datagram(ngx_stream_quic_relay_worker_t *worker,
-    ngx_connection_t *lc, ngtcp2_path *path, u_char *data, size_t len,
+    ngx_connection_t *lc, ngx_stream_quic_relay_input_t *in,
     ngx_uint_t handed)
 {
     int                           rc;
@@ -113,12 +129,12 @@ ngx_stream_quic_relay_input_datagram(ngx_stream_quic_relay_worker_t *worker,
     ngtcp2_version_cid            vc;
     ngx_stream_quic_relay_cid_t  *cid;
 
-    rc = ngtcp2_pkt_decode_version_cid(&vc, data, len,
+    rc = ngtcp2_pkt_decode_version_cid(&vc, in->data, in->len,
                                        NGX_STREAM_QUIC_RELAY_CID);
 
     if (rc == NGTCP2_ERR_VERSION_NEGOTIATION) {
-        if (lc && len >= NGX_STREAM_QUIC_RELAY_MIN) {
-            ngx_stream_quic_relay_input_negotiate(worker, lc, path, &vc);
+        if (lc && in->len >= NGX_STREAM_QUIC_RELAY_MIN) {
+            ngx_stream_quic_relay_input_negotiate(worker, lc, &in->path, &vc);
         }
 
         return;
@@ -131,7 +147,7 @@ ngx_stream_quic_relay_input_datagram(ngx_stream_quic_relay_worker_t *worker,
     cid = ngx_stream_quic_relay_input_find(worker, vc.dcid, vc.dcidlen);
 
     if (cid) {
-        ngx_stream_quic_relay_conn_read(cid->conn, path, data, len);
+        ngx_stream_quic_relay_conn_read(cid->conn, in);
         return;
     }
 
@@ -141,7 +157,7 @@ ngx_stream_quic_relay_input_datagram(ngx_stream_quic_relay_worker_t *worker,
         && slot != NGX_STREAM_QUIC_RELAY_NO_SLOT
         && slot != worker->slot)
     {
-        ngx_stream_quic_relay_handover_add(worker, slot, path, data, len);
+        ngx_stream_quic_relay_handover_add(worker, slot, in);
         return;
     }
 
@@ -154,22 +170,24 @@ ngx_stream_quic_relay_input_datagram(ngx_stream_quic_relay_worker_t *worker,
         /* of none that has a slot, it would be no client of ours */
 
         if (slot != NGX_STREAM_QUIC_RELAY_NO_SLOT) {
-            ngx_stream_quic_relay_input_reset(worker, lc, path, &vc, len);
+            ngx_stream_quic_relay_input_reset(worker, lc, &in->path, &vc,
+                                              in->len);
         }
 
         return;
     }
 
-    ngx_stream_quic_relay_input_new(worker, lc, path, data, len);
+    ngx_stream_quic_relay_input_new(worker, lc, in);
 }
 
 
 static void
 ngx_stream_quic_relay_input_new(ngx_stream_quic_relay_worker_t *worker,
-    ngx_connection_t *lc, ngtcp2_path *path, u_char *data, size_t len)
+    ngx_connection_t *lc, ngx_stream_quic_relay_input_t *in)
 {
     size_t                             n;
     ngx_int_t                          rc;
+    ngtcp2_path                       *path;
     ngtcp2_pkt_hd                      hd;
     ngx_sockaddr_t                     remote;
     ngx_stream_quic_relay_t           *relay;
@@ -179,10 +197,13 @@ ngx_stream_quic_relay_input_new(ngx_stream_quic_relay_worker_t *worker,
 
     /* RFC 9000, 14.1: not in a smaller datagram */
 
-    if (len < NGX_STREAM_QUIC_RELAY_MIN || ngtcp2_accept(&hd, data, len) != 0)
+    if (in->len < NGX_STREAM_QUIC_RELAY_MIN
+        || ngtcp2_accept(&hd, in->data, in->len) != 0)
     {
         return;
     }
+
+    path = &in->path;
 
     conf = ngx_stream_quic_relay_listen_conf(lc->listening, path->local.addr);
 
@@ -190,7 +211,7 @@ ngx_stream_quic_relay_input_new(ngx_stream_quic_relay_worker_t *worker,
 
     if (rc == NGX_ERROR) {
         ngx_stream_quic_relay_input_refuse(worker, lc, path, &hd,
-                                         NGTCP2_INVALID_TOKEN);
+                                           NGTCP2_INVALID_TOKEN);
         return;
     }
 
@@ -206,7 +227,7 @@ ngx_stream_quic_relay_input_new(ngx_stream_quic_relay_worker_t *worker,
                                                  path->remote.addrlen);
     if (relay == NULL) {
         ngx_stream_quic_relay_input_refuse(worker, lc, path, &hd,
-                                         NGTCP2_CONNECTION_REFUSED);
+                                           NGTCP2_CONNECTION_REFUSED);
         return;
     }
 
@@ -223,7 +244,7 @@ ngx_stream_quic_relay_input_new(ngx_stream_quic_relay_worker_t *worker,
         return;
     }
 
-    ngx_stream_quic_relay_conn_read(conn, path, data, len);
+    ngx_stream_quic_relay_conn_read(conn, in);
 
     /*
      * Where the first packet lacks the beginning of the ClientHello, ngtcp2
@@ -325,65 +346,92 @@ ngx_stream_quic_relay_input_reset(ngx_stream_quic_relay_worker_t *worker,
 void
 ngx_stream_quic_relay_input_upstream(ngx_event_t *rev)
 {
-    size_t                           len, segment;
-    u_char                          *p, *end;
-    ssize_t                          n;
+    ngx_int_t                        rc;
     ngx_err_t                        err;
     ngx_uint_t                       turn;
-    ngtcp2_path                      path;
     ngx_connection_t                *c;
     ngx_stream_quic_relay_conn_t    *conn;
-    ngx_stream_quic_relay_worker_t  *worker;
+    ngx_stream_quic_relay_message_t  m;
 
     c = rev->data;
     conn = c->data;
-    worker = conn->relay->worker;
 
-    path.local.addr = &conn->local.sockaddr;
-    path.local.addrlen = conn->socklen;
-    path.remote.addr = &conn->remote.sockaddr;
-    path.remote.addrlen = conn->socklen;
-    path.user_data = NULL;
+    m.data = conn->relay->worker->buffer;
 
     turn = 0;
 
     while (turn < NGX_STREAM_QUIC_RELAY_TURN) {
 
-        n = ngx_stream_quic_relay_udp_recv_train(c, worker->buffer, &segment);
+        rc = ngx_stream_quic_relay_udp_recv(c, &m);
 
-        if (n == -1) {
-            err = ngx_socket_errno;
-
-            if (err == NGX_EAGAIN) {
-                return;
-            }
-
-            /* anybody can forge ICMP: only a hint before there are keys */
-
-            if (err == NGX_ECONNREFUSED && !conn->relay->answered) {
-                ngx_log_error(NGX_LOG_ERR, conn->log, err,
-                              "quic relay: nobody listens at the upstream");
-                ngx_stream_quic_relay_upstream_failed(conn->relay);
-                return;
-            }
-
-            turn++;
-            continue;
+        if (rc == NGX_AGAIN) {
+            return;
         }
 
-        end = worker->buffer + n;
-
-        for (p = worker->buffer; p < end; p += len) {
-            len = ngx_min(segment, (size_t) (end - p));
-            turn++;
-
-            ngx_stream_quic_relay_conn_read(conn, &path, p, len);
+        if (rc == NGX_OK) {
+            turn += ngx_stream_quic_relay_input_train(conn, &m);
 
             if (conn->closed || conn->connection != c) {
                 return;
             }
+
+            continue;
+        }
+
+        err = ngx_socket_errno;
+
+        /* anybody can forge ICMP: only a hint before there are keys */
+
+        if (rc == NGX_ERROR
+            && err == NGX_ECONNREFUSED
+            && !conn->relay->answered)
+        {
+            ngx_log_error(NGX_LOG_ERR, conn->log, err,
+                          "quic relay: nobody listens at the upstream");
+            ngx_stream_quic_relay_upstream_failed(conn->relay);
+            return;
+        }
+
+        turn++;
+    }
+}
+
+
+/* returns the number of datagrams */
+
+static ngx_uint_t
+ngx_stream_quic_relay_input_train(ngx_stream_quic_relay_conn_t *conn,
+    ngx_stream_quic_relay_message_t *m)
+{
+    size_t                          pos;
+    ngx_uint_t                      n;
+    ngx_connection_t               *c;
+    ngx_stream_quic_relay_input_t   in;
+
+    c = conn->connection;
+    n = 0;
+
+    in.path.local.addr = &conn->local.sockaddr;
+    in.path.local.addrlen = conn->socklen;
+    in.path.remote.addr = &conn->remote.sockaddr;
+    in.path.remote.addrlen = conn->socklen;
+    in.path.user_data = NULL;
+
+    for (pos = 0; pos < m->len; pos += in.len) {
+        in.data = m->data + pos;
+        in.len = ngx_min(m->segment, m->len - pos);
+        n++;
+
+        ngx_stream_quic_relay_conn_read(conn, &in);
+
+        /* it may be another upstream's by now */
+
+        if (conn->closed || conn->connection != c) {
+            break;
         }
     }
+
+    return n;
 }
 
 

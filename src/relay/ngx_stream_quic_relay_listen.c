@@ -35,6 +35,13 @@
  */
 #define NGX_STREAM_QUIC_RELAY_POLL    200
 
+/*
+ * ms until a socket that is older than the configuration has the options set
+ * that make the kernel join datagrams: until then stock workers may read it,
+ * which the master tells to quit 100 ms after it has started new ones
+ */
+#define NGX_STREAM_QUIC_RELAY_OPTIONS  500
+
 /* connection IDs that all connections of a worker may have, for each one */
 #define NGX_STREAM_QUIC_RELAY_SHARE   8
 
@@ -50,6 +57,9 @@ static ngx_int_t ngx_stream_quic_relay_listen_open(ngx_cycle_t *cycle,
     ngx_stream_quic_relay_worker_t *worker, ngx_listening_t *ls);
 static ngx_connection_t *ngx_stream_quic_relay_listen_connection(
     ngx_listening_t *ls, ngx_log_t *log);
+static void ngx_stream_quic_relay_listen_timer(
+    ngx_stream_quic_relay_listener_t *listener, ngx_event_t *ev,
+    ngx_event_handler_pt handler);
 static void ngx_stream_quic_relay_listen_set_owner(ngx_socket_t fd,
     ngx_pid_t owner, ngx_log_t *log);
 static ngx_uint_t ngx_stream_quic_relay_listen_claim(
@@ -59,6 +69,7 @@ static void ngx_stream_quic_relay_listen_disown(
 static ngx_uint_t ngx_stream_quic_relay_listen_retired(ngx_socket_t fd);
 static void ngx_stream_quic_relay_listen_read(ngx_event_t *rev);
 static void ngx_stream_quic_relay_listen_poll(ngx_event_t *ev);
+static void ngx_stream_quic_relay_listen_options(ngx_event_t *ev);
 static void ngx_stream_quic_relay_listen_unused(ngx_event_t *ev);
 
 
@@ -185,12 +196,17 @@ ngx_stream_quic_relay_listen_init_module(ngx_cycle_t *cycle)
 
         for (n = 0; n < cycle->listening.nelts; n++) {
 
-            if (ls[n].fd == old[i].fd
-                && !ls[n].quic
-                && !ngx_stream_quic_relay_listening(&ls[n]))
+            if (ls[n].fd != old[i].fd
+                || ngx_stream_quic_relay_listening(&ls[n]))
             {
-                /* stock nginx reads it now, which knows of no owner */
+                continue;
+            }
 
+            /* stock nginx reads it now, which knows of no owner, either */
+
+            ngx_stream_quic_relay_udp_options(ls[n].fd, 0, cycle->log);
+
+            if (!ls[n].quic) {
                 ngx_stream_quic_relay_listen_set_owner(ls[n].fd, ngx_pid,
                                                        cycle->log);
             }
@@ -402,15 +418,22 @@ ngx_stream_quic_relay_listen_open(ngx_cycle_t *cycle,
     listener->listening = ls;
     listener->connection = c;
 
-    listener->poll.data = listener;
-    listener->poll.log = c->log;
-    listener->poll.handler = ngx_stream_quic_relay_listen_poll;
-    listener->poll.cancelable = 1;
+    ngx_stream_quic_relay_listen_timer(listener, &listener->poll,
+                                       ngx_stream_quic_relay_listen_poll);
+    ngx_stream_quic_relay_listen_timer(listener, &listener->options,
+                                       ngx_stream_quic_relay_listen_options);
 
     ngx_queue_insert_tail(&worker->listeners, &listener->queue);
 
     ngx_stream_quic_relay_listen_set_owner(c->fd, ngx_pid, c->log);
     ngx_add_timer(&listener->poll, NGX_STREAM_QUIC_RELAY_POLL);
+
+    if (ls->previous || ls->inherited) {
+        ngx_add_timer(&listener->options, NGX_STREAM_QUIC_RELAY_OPTIONS);
+
+    } else {
+        ngx_stream_quic_relay_listen_options(&listener->options);
+    }
 
     return ngx_add_event(c->read, NGX_READ_EVENT, 0);
 }
@@ -455,6 +478,17 @@ ngx_stream_quic_relay_listen_connection(ngx_listening_t *ls, ngx_log_t *log)
     c->write->log = c->log;
 
     return c;
+}
+
+
+static void
+ngx_stream_quic_relay_listen_timer(ngx_stream_quic_relay_listener_t *listener,
+    ngx_event_t *ev, ngx_event_handler_pt handler)
+{
+    ev->data = listener;
+    ev->log = listener->connection->log;
+    ev->handler = handler;
+    ev->cancelable = 1;
 }
 
 
@@ -572,6 +606,20 @@ ngx_stream_quic_relay_listen_poll(ngx_event_t *ev)
 
 
 static void
+ngx_stream_quic_relay_listen_options(ngx_event_t *ev)
+{
+    ngx_connection_t                  *c;
+    ngx_stream_quic_relay_listener_t  *listener = ev->data;
+
+    c = listener->connection;
+
+    if (!listener->exiting && ngx_stream_quic_relay_listen_claim(listener)) {
+        ngx_stream_quic_relay_udp_options(c->fd, 1, c->log);
+    }
+}
+
+
+static void
 ngx_stream_quic_relay_listen_unused(ngx_event_t *ev)
 {
     (void) ngx_del_event(ev, NGX_READ_EVENT, 0);
@@ -641,6 +689,10 @@ ngx_stream_quic_relay_listen_exit_process(ngx_cycle_t *cycle)
 
         if (listener->poll.timer_set) {
             ngx_del_timer(&listener->poll);
+        }
+
+        if (listener->options.timer_set) {
+            ngx_del_timer(&listener->options);
         }
 
         ngx_close_connection(listener->connection);

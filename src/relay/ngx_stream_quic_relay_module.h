@@ -225,6 +225,30 @@ struct ngx_stream_quic_relay_worker_s {
 };
 
 
+/*
+ * What one read of a socket brings: datagrams of |segment| octets, of which
+ * the last one may be shorter.
+ */
+
+typedef struct {
+    u_char                          *data;        /* worker->buffer */
+    size_t                           len;
+    size_t                           segment;
+    socklen_t                        socklen;     /* of the addresses */
+    ngx_sockaddr_t                   local;
+    ngx_sockaddr_t                   remote;
+} ngx_stream_quic_relay_message_t;
+
+
+/* one datagram */
+
+typedef struct {
+    ngtcp2_path                      path;
+    u_char                          *data;
+    size_t                           len;
+} ngx_stream_quic_relay_input_t;
+
+
 /* a listening socket as a worker reads it */
 
 typedef struct {
@@ -233,6 +257,7 @@ typedef struct {
     ngx_listening_t                 *listening;
     ngx_connection_t                *connection;  /* of a dup() */
     ngx_event_t                      poll;        /* for the owner */
+    ngx_event_t                      options;     /* of the socket */
     unsigned                         exiting:1;
 } ngx_stream_quic_relay_listener_t;
 
@@ -339,7 +364,7 @@ ngx_int_t ngx_stream_quic_relay_conn_connect(
 
 /* may end the connection, never frees it */
 void ngx_stream_quic_relay_conn_read(ngx_stream_quic_relay_conn_t *conn,
-    ngtcp2_path *path, u_char *data, size_t len);
+    ngx_stream_quic_relay_input_t *in);
 
 /*
  * Has the connection write soon: to be called after anything that gives it
@@ -462,7 +487,7 @@ void ngx_stream_quic_relay_handover_close(
  */
 void ngx_stream_quic_relay_handover_add(
     ngx_stream_quic_relay_worker_t *worker, ngx_uint_t slot,
-    ngtcp2_path *path, u_char *data, size_t len);
+    ngx_stream_quic_relay_input_t *in);
 void ngx_stream_quic_relay_handover_flush(
     ngx_stream_quic_relay_worker_t *worker);
 
@@ -503,8 +528,8 @@ void ngx_stream_quic_relay_input_upstream(ngx_event_t *rev);
 
 /* a datagram that another worker has read, or that no worker has taken */
 void ngx_stream_quic_relay_input_handed(
-    ngx_stream_quic_relay_worker_t *worker, ngtcp2_path *path, u_char *data,
-    size_t len);
+    ngx_stream_quic_relay_worker_t *worker,
+    ngx_stream_quic_relay_input_t *in);
 ngx_int_t ngx_stream_quic_relay_input_add_cid(
     ngx_stream_quic_relay_conn_t *conn, const ngtcp2_cid *cid);
 void ngx_stream_quic_relay_input_remove_cid(
@@ -513,12 +538,20 @@ void ngx_stream_quic_relay_input_remove_cid(
 
 /* _udp.c */
 
-/* has the kernel join datagrams to an upstream's socket */
-void ngx_stream_quic_relay_udp_trains(ngx_connection_t *c);
-ssize_t ngx_stream_quic_relay_udp_recv(ngx_connection_t *c, u_char *data,
-    ngx_sockaddr_t *local, ngx_sockaddr_t *remote, socklen_t *socklen);
-ssize_t ngx_stream_quic_relay_udp_recv_train(ngx_connection_t *c,
-    u_char *data, size_t *segment);
+/*
+ * Has the kernel join datagrams, or |on| is 0, no more: the options stay with
+ * a listening socket, which others may read later.
+ */
+void ngx_stream_quic_relay_udp_options(ngx_socket_t fd, ngx_uint_t on,
+    ngx_log_t *log);
+
+/*
+ * Reads into m->data; on a connected socket without the addresses.  NGX_AGAIN:
+ * there is nothing; NGX_DECLINED: it is of no use; NGX_ERROR, with
+ * ngx_socket_errno: what ICMP has told, for example.
+ */
+ngx_int_t ngx_stream_quic_relay_udp_recv(ngx_connection_t *c,
+    ngx_stream_quic_relay_message_t *m);
 
 /* NGX_AGAIN: the socket is full, the datagrams count as lost */
 ngx_int_t ngx_stream_quic_relay_udp_send(ngx_stream_quic_relay_conn_t *conn,

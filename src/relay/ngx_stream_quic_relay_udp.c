@@ -18,117 +18,113 @@
 #endif
 
 
+/* room for the local address, the segment size, and what others have set */
+#define NGX_STREAM_QUIC_RELAY_CONTROL                                         \
+    (CMSG_SPACE(sizeof(ngx_addrinfo_t)) + CMSG_SPACE(sizeof(int))             \
+     + CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(uint32_t)))
+
+
+typedef union {
+    struct cmsghdr                   cmsg;        /* for its alignment */
+    u_char                           data[NGX_STREAM_QUIC_RELAY_CONTROL];
+} ngx_stream_quic_relay_control_t;
+
+
+static void ngx_stream_quic_relay_udp_read_control(ngx_connection_t *c,
+    struct msghdr *msg, ngx_stream_quic_relay_message_t *m);
 static ngx_int_t ngx_stream_quic_relay_udp_sendmsg(ngx_connection_t *c,
     const ngtcp2_path *path, ngx_uint_t connected, u_char *data, size_t len,
     size_t segment);
 
 
-ssize_t
-ngx_stream_quic_relay_udp_recv(ngx_connection_t *c, u_char *data,
-    ngx_sockaddr_t *local, ngx_sockaddr_t *remote, socklen_t *socklen)
+ngx_int_t
+ngx_stream_quic_relay_udp_recv(ngx_connection_t *c,
+    ngx_stream_quic_relay_message_t *m)
 {
-    ssize_t          n;
-    struct iovec     iov;
-    struct msghdr    msg;
-    struct cmsghdr  *cmsg;
-    u_char           control[CMSG_SPACE(sizeof(ngx_addrinfo_t))];
+    ssize_t                          n;
+    struct iovec                     iov;
+    struct msghdr                    msg;
+    ngx_stream_quic_relay_control_t  control;
 
     ngx_memzero(&msg, sizeof(struct msghdr));
 
-    iov.iov_base = data;
+    iov.iov_base = m->data;
     iov.iov_len = NGX_STREAM_QUIC_RELAY_BUFFER;
 
-    msg.msg_name = remote;
-    msg.msg_namelen = sizeof(ngx_sockaddr_t);
     msg.msg_iov = &iov;
     msg.msg_iovlen = 1;
-    msg.msg_control = control;
+    msg.msg_control = &control;
     msg.msg_controllen = sizeof(control);
+
+    if (c->listening) {
+        msg.msg_name = &m->remote;
+        msg.msg_namelen = sizeof(ngx_sockaddr_t);
+    }
 
     n = recvmsg(c->fd, &msg, 0);
 
     if (n == -1) {
-
-        /* else what ICMP told about another datagram (RFC 9000, 14.2.1) */
-
         return (ngx_socket_errno == NGX_EAGAIN) ? NGX_AGAIN : NGX_ERROR;
     }
 
-    *socklen = msg.msg_namelen;
+    /* without the size of the datagrams it cannot be told where they end */
 
-    ngx_memcpy(local, c->listening->sockaddr, c->listening->socklen);
-
-    for (cmsg = CMSG_FIRSTHDR(&msg); cmsg; cmsg = CMSG_NXTHDR(&msg, cmsg)) {
-        if (ngx_get_srcaddr_cmsg(cmsg, &local->sockaddr) == NGX_OK) {
-            break;
-        }
+    if (n == 0 || (msg.msg_flags & (MSG_TRUNC|MSG_CTRUNC))) {
+        return NGX_DECLINED;
     }
 
-    return n;
+    m->len = (size_t) n;
+    m->segment = m->len;
+
+    if (c->listening) {
+        m->socklen = msg.msg_namelen;
+        ngx_memcpy(&m->local, c->listening->sockaddr, c->listening->socklen);
+    }
+
+    ngx_stream_quic_relay_udp_read_control(c, &msg, m);
+
+    return NGX_OK;
 }
 
 
-/*
- * With UDP_GRO datagrams of one size come in one piece: |segment| is the size
- * of all but the last one.
- */
-
-ssize_t
-ngx_stream_quic_relay_udp_recv_train(ngx_connection_t *c, u_char *data,
-    size_t *segment)
+static void
+ngx_stream_quic_relay_udp_read_control(ngx_connection_t *c,
+    struct msghdr *msg, ngx_stream_quic_relay_message_t *m)
 {
-    int              size;
-    ssize_t          n;
-    struct iovec     iov;
-    struct msghdr    msg;
+    int              value;
     struct cmsghdr  *cmsg;
-    u_char           control[CMSG_SPACE(sizeof(int))];
 
-    ngx_memzero(&msg, sizeof(struct msghdr));
-
-    iov.iov_base = data;
-    iov.iov_len = NGX_STREAM_QUIC_RELAY_BUFFER;
-
-    msg.msg_iov = &iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = control;
-    msg.msg_controllen = sizeof(control);
-
-    n = recvmsg(c->fd, &msg, 0);
-
-    if (n == -1) {
-        *segment = 0;
-        return -1;
-    }
-
-    *segment = (size_t) n;
-
-    for (cmsg = CMSG_FIRSTHDR(&msg); cmsg; cmsg = CMSG_NXTHDR(&msg, cmsg)) {
+    for (cmsg = CMSG_FIRSTHDR(msg); cmsg; cmsg = CMSG_NXTHDR(msg, cmsg)) {
 
         if (cmsg->cmsg_level == SOL_UDP && cmsg->cmsg_type == UDP_GRO) {
-            ngx_memcpy(&size, CMSG_DATA(cmsg), sizeof(int));
+            ngx_memcpy(&value, CMSG_DATA(cmsg), sizeof(int));
 
-            if (size > 0) {
-                *segment = (size_t) size;
+            if (value > 0) {
+                m->segment = (size_t) value;
             }
+
+            continue;
+        }
+
+        if (c->listening) {
+            (void) ngx_get_srcaddr_cmsg(cmsg, &m->local.sockaddr);
         }
     }
-
-    return n;
 }
 
 
 /* without it datagrams come one by one: Linux before 5.0, a sandbox */
 
 void
-ngx_stream_quic_relay_udp_trains(ngx_connection_t *c)
+ngx_stream_quic_relay_udp_options(ngx_socket_t fd, ngx_uint_t on,
+    ngx_log_t *log)
 {
-    int  on;
+    int  value;
 
-    on = 1;
+    value = (int) on;
 
-    if (setsockopt(c->fd, SOL_UDP, UDP_GRO, &on, sizeof(int)) == -1) {
-        ngx_log_debug0(NGX_LOG_DEBUG_STREAM, c->log, ngx_socket_errno,
+    if (setsockopt(fd, SOL_UDP, UDP_GRO, &value, sizeof(int)) == -1) {
+        ngx_log_debug0(NGX_LOG_DEBUG_STREAM, log, ngx_socket_errno,
                        "quic relay: setsockopt(UDP_GRO) failed");
     }
 }

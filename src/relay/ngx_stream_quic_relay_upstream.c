@@ -169,7 +169,7 @@ ngx_stream_quic_relay_upstream_open(ngx_stream_quic_relay_t *relay)
         return NGX_ERROR;
     }
 
-    ngx_stream_quic_relay_udp_trains(c);
+    ngx_stream_quic_relay_udp_options(c->fd, 1, c->log);
 
     return ngx_stream_quic_relay_conn_connect(conn);
 }

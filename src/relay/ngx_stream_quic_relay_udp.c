@@ -83,6 +83,10 @@ ngx_stream_quic_relay_udp_recv(ngx_connection_t *c,
 
     ngx_stream_quic_relay_udp_read_control(c, &msg, m);
 
+    ngx_log_debug3(NGX_LOG_DEBUG_STREAM, c->log, 0,
+                   "quic relay: recvmsg: fd:%d %uz octets by %uz",
+                   c->fd, m->len, m->segment);
+
     return NGX_OK;
 }
 

@@ -10,6 +10,8 @@
     --alpn NAME          (echo)
     --server-alpn NAME   of the upstream, if it is another
     --window N           credit of each stream, octets (1 MB)
+    --trains             the client sends what it can as trains, by
+                         UDP_SEGMENT
     --max-datagram N     DATAGRAM frames up to that size, octets (1200)
     --worker PID         whose memory is measured
 
@@ -762,6 +764,7 @@ def parse_options(argv):
     parser.add_argument("--server-alpn")
     parser.add_argument("--window", type=int, default=1024 * 1024)
     parser.add_argument("--max-datagram", type=int, default=1200)
+    parser.add_argument("--trains", action="store_true")
     parser.add_argument("--worker", type=int, default=os.getpid())
     parser.add_argument("scenario", choices=SCENARIOS)
     parser.add_argument("argument", nargs="*")

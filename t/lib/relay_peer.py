@@ -38,6 +38,13 @@ CHUNK = 64 * 1024
 
 READ_INTERVAL = 0.05
 
+# Linux; not in Python's socket module
+SOL_UDP = 17
+UDP_SEGMENT = 103
+
+# datagrams of one send
+TRAIN = 40
+
 
 class Failure(Exception):
     """What a test found wrong."""
@@ -63,6 +70,38 @@ class Sender(quic_stream.QuicStreamSender):
 
 
 quic_stream.QuicStreamSender = Sender
+
+
+class Trains:
+    """A transport that sends adjacent datagrams of one size at once.
+
+    The last one of a train may be shorter.
+    """
+
+    def __init__(self, transport):
+        self.transport = transport
+        self.address = None
+        self.train = []
+
+    def sendto(self, data, address):
+        if self.train and (address != self.address
+                           or len(data) > len(self.train[0])
+                           or len(self.train[-1]) < len(self.train[0])
+                           or len(self.train) == TRAIN):
+            self.flush()
+
+        self.address = address
+        self.train.append(data)
+
+    def flush(self):
+        if not self.train:
+            return
+
+        sock = self.transport.get_extra_info("socket")
+        size = len(self.train[0]) if len(self.train) > 1 else 0
+        sock.setsockopt(SOL_UDP, UDP_SEGMENT, size)
+        self.transport.sendto(b"".join(self.train), self.address)
+        self.train = []
 
 
 class PeerQuic(QuicConnection):
@@ -175,6 +214,7 @@ class Peer(QuicConnectionProtocol):
         self.rate = None
         self.on_event = None            # a test's own view of an event
         self.raw = False                # streams do not carry the pattern
+        self.trains = False             # sends them
         self.changed = asyncio.Event()
         self.reader = None
 
@@ -324,7 +364,16 @@ class Peer(QuicConnectionProtocol):
         for stream in list(self.sources.values()):
             self.fill(stream)
 
-        super().transmit()
+        if self.trains:
+            transport, self._transport = self._transport, Trains(
+                self._transport)
+            super().transmit()
+            self._transport.flush()
+            self._transport = transport
+
+        else:
+            super().transmit()
+
         self.changed.set()
 
     def error_received(self, exc):
@@ -410,6 +459,7 @@ class Ends:
             sock=udp_socket(("127.0.0.1", 0)))
         self.transports.append(transport)
         self.peers.append(peer)
+        peer.trains = self.options.trains
 
         if destination is not None:
             peer._quic._peer_cid.cid = destination

@@ -12,7 +12,8 @@ package QuicLB::Relay;
 # $t->conf();
 # upstream_cert and upstream_key, else those of $t->certificate(); name, by
 # which the upstream is verified (localhost), ca (the certificate itself).
-# relay_ends.py gets @{ $r->{options} }, too.
+# relay_ends.py gets @{ $r->{options} }, too; @{ $r->{conf} } is what $t->conf()
+# has got.
 
 use strict;
 use warnings;
@@ -45,7 +46,7 @@ sub new {
     my $address = $options{address} // '127.0.0.1';
     my $target = $options{target} // "127.0.0.1:$self->{upstream}";
 
-    $t->conf(%{ $options{parts} // {} }, stream => <<"CONF");
+    $self->{conf} = [%{ $options{parts} // {} }, stream => <<"CONF"];
     log_format relay '\$protocol \$status \$upstream_addr';
     access_log @{[ $t->path('access.log') ]} relay;
     $stream
@@ -62,6 +63,8 @@ sub new {
         $server
     }
 CONF
+
+    $t->conf(@{ $self->{conf} });
 
     return $self;
 }

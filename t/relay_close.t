@@ -2,6 +2,8 @@
 
 # How connections end: what one side says the other one hears, what falls
 # silent does not look like a proper end, what breaks a rule hurts nobody else.
+#
+# TEST_CYCLES: connections that come and go.
 
 use strict;
 use warnings;
@@ -26,6 +28,8 @@ my %floods = (
     streams => 4, data => 3, datagram => 0x0a, frame => 7, state => 0x0a,
     stop => 5, final => 6, ids => 9,
 );
+
+my $cycles = $ENV{TEST_CYCLES} // 1000;
 
 my $t = QuicLB->new();
 my $relay = QuicLB::Relay->new($t, server => 'quic_relay_timeout 2s;');
@@ -62,7 +66,7 @@ for my $flood (sort keys %floods) {
 
 # nothing is left of connections that are over
 
-$report = $relay->ends('cycles', 1000);
+$report = $relay->ends('cycles', $cycles);
 
 is_deeply($report->{fds}, [0, 0, 0, 0], 'connections come and go: descriptors')
     or diag($report->{error});

@@ -552,14 +552,7 @@ async def rebind(ends, options, count, change=None):
     streams = [await answered(pair)]
 
     for _ in range(int(count)):
-        transport, _ = await asyncio.get_running_loop() \
-            .create_datagram_endpoint(lambda: pair.client,
-                                      sock=udp_socket(("127.0.0.1", 0)))
-        ends.transports.append(transport)
-
-        if change is not None:
-            pair.client._quic.change_connection_id()
-
+        await relay_workers.move(ends, pair.client, change is not None)
         stream = pair.client.open()
         there = pair.upstream.stream(stream.id)
         stream.send(SIZE, fin=True)

@@ -65,8 +65,8 @@ class Port(asyncio.DatagramProtocol):
         pass
 
 
-async def move(ends, peer):
-    """To another port, with another connection ID.
+async def move(ends, peer, renew=True):
+    """To another port, with another connection ID if |renew|.
 
     At once: if only one of the two changes, and the other while the path is
     validated, ngtcp2 to 1.22 counts a connection ID of the client's twice.
@@ -75,11 +75,13 @@ async def move(ends, peer):
         lambda: Port(peer), sock=udp_socket(("127.0.0.1", 0)))
     ends.transports.append(transport)
 
-    # those on their way are given by the relay as others are retired
-    await peer.until(lambda: peer._quic._peer_cid_available,
-                     "a connection ID to move with")
+    if renew:
+        # those on their way are given by the relay as others are retired
+        await peer.until(lambda: peer._quic._peer_cid_available,
+                         "a connection ID to move with")
+        peer._quic.change_connection_id()
+
     peer._transport = transport
-    peer._quic.change_connection_id()
     peer.flush()
 
 
@@ -465,7 +467,7 @@ async def cycles(ends, options, count):
         fds.append(len(os.listdir(folder)) - idle)
 
     for _ in range(QUARTERS):
-        for _ in range(count // parallel // QUARTERS):
+        for _ in range(max(count // parallel // QUARTERS, 1)):
             await cycle()
             forget_all(ends)
 

@@ -90,7 +90,7 @@ for my $case (['*', 'reuseport'], ['[::]', 'reuseport ipv6only=off']) {
 # what another process of the same user sends to workers does no harm
 
 # of _handover.c
-use constant { FORMAT => 0x71726c31, ADDRESS => 28 };
+use constant { FORMAT => 0x71726c32, ADDRESS => 28 };
 
 $relay = QuicLB::Relay->new($t, listen => 'reuseport',
                             parts => { workers => 2, main => 'user root;' });
@@ -112,7 +112,8 @@ my $datagram = "\xc0\0\0\0\1\x08" . 'datagram' . "\0\0\x44\x9e"
 sub handed {
     my ($socklen, $remote, $length) = @_;
 
-    return pack('L3', FORMAT, $length // length $datagram, $socklen)
+    return pack('L4', FORMAT, $length // length $datagram, $socklen,
+                0)
            . pack('a' . ADDRESS, $here) . pack('a' . ADDRESS, $remote)
            . $datagram;
 }

@@ -305,8 +305,8 @@ ngx_stream_quic_relay_conn_read(ngx_stream_quic_relay_conn_t *conn,
     worker->reading = conn;
     ngx_stream_quic_relay_stops_begin(conn);
 
-    rc = ngtcp2_conn_read_pkt(conn->qc, &in->path, NULL, in->data, in->len,
-                              ngx_stream_quic_relay_now());
+    rc = ngtcp2_conn_read_pkt(conn->qc, &in->path, &in->pi, in->data,
+                              in->len, ngx_stream_quic_relay_now());
 
     worker->reading = NULL;
 
@@ -331,15 +331,19 @@ static void
 ngx_stream_quic_relay_conn_repeat(ngx_stream_quic_relay_conn_t *conn,
     const ngtcp2_path *path)
 {
+    ngtcp2_pkt_info  pi;
+
     if (conn->last.len == 0) {
         return;
     }
 
+    pi.ecn = NGTCP2_ECN_NOT_ECT;
+
     conn->late++;
 
     if ((conn->late & (conn->late - 1)) == 0) {
-        (void) ngx_stream_quic_relay_udp_send(conn, path, conn->last.data,
-                                              conn->last.len, conn->last.len);
+        ngx_stream_quic_relay_udp_send(conn, path, &pi, conn->last.data,
+                                       conn->last.len, conn->last.len);
     }
 }
 
@@ -407,8 +411,8 @@ ngx_stream_quic_relay_conn_write(ngx_stream_quic_relay_conn_t *conn)
             break;
         }
 
-        (void) ngx_stream_quic_relay_udp_send(conn, &ps.path, out, (size_t) n,
-                                              segment);
+        ngx_stream_quic_relay_udp_send(conn, &ps.path, &pi, out, (size_t) n,
+                                       segment);
     }
 
     ngtcp2_conn_update_pkt_tx_time(conn->qc, now);
@@ -565,14 +569,15 @@ ngx_stream_quic_relay_conn_close(ngx_stream_quic_relay_conn_t *conn)
     out = conn->relay->worker->out;
 
     ngtcp2_path_storage_zero(&ps);
+    pi.ecn = NGTCP2_ECN_NOT_ECT;
 
     n = ngtcp2_conn_write_connection_close(conn->qc, &ps.path, &pi, out,
                                            NGX_STREAM_QUIC_RELAY_BUFFER,
                                            &conn->error,
                                            ngx_stream_quic_relay_now());
     if (n > 0) {
-        (void) ngx_stream_quic_relay_udp_send(conn, &ps.path, out, (size_t) n,
-                                              (size_t) n);
+        ngx_stream_quic_relay_udp_send(conn, &ps.path, &pi, out, (size_t) n,
+                                       (size_t) n);
 
         conn->last.data = ngx_pnalloc(conn->relay->pool, (size_t) n);
 

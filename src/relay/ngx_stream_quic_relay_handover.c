@@ -30,7 +30,7 @@
 #define NGX_STREAM_QUIC_RELAY_MESSAGES  4
 
 /* the format below: other binaries may have another one */
-#define NGX_STREAM_QUIC_RELAY_FORMAT   0x71726c31
+#define NGX_STREAM_QUIC_RELAY_FORMAT   0x71726c32
 
 
 typedef union {
@@ -48,6 +48,7 @@ typedef struct {
     uint32_t                         format;
     uint32_t                         len;         /* of the datagram */
     uint32_t                         socklen;     /* of both addresses */
+    uint32_t                         ecn;
     ngx_stream_quic_relay_address_t  local;
     ngx_stream_quic_relay_address_t  remote;
 } ngx_stream_quic_relay_handed_t;
@@ -272,6 +273,7 @@ ngx_stream_quic_relay_handover_add(ngx_stream_quic_relay_worker_t *worker,
     handed.format = NGX_STREAM_QUIC_RELAY_FORMAT;
     handed.len = (uint32_t) in->len;
     handed.socklen = path->remote.addrlen;
+    handed.ecn = in->pi.ecn;
     ngx_memcpy(&handed.local, path->local.addr, path->local.addrlen);
     ngx_memcpy(&handed.remote, path->remote.addr, path->remote.addrlen);
 
@@ -457,6 +459,7 @@ ngx_stream_quic_relay_handover_each(ngx_stream_quic_relay_worker_t *worker,
         in.path.remote.addr = &handed.remote.sockaddr;
         in.path.remote.addrlen = handed.socklen;
         in.path.user_data = NULL;
+        in.pi.ecn = handed.ecn & NGTCP2_ECN_MASK;
         in.data = pos;
         in.len = handed.len;
 

@@ -85,6 +85,7 @@ ngx_stream_quic_relay_input_client(ngx_stream_quic_relay_worker_t *worker,
         }
 
         in.path.remote.addrlen = m.socklen;
+        in.pi.ecn = m.ecn;
 
         for (pos = 0; pos < m.len; pos += in.len) {
             in.data = m.data + pos;
@@ -416,6 +417,7 @@ ngx_stream_quic_relay_input_train(ngx_stream_quic_relay_conn_t *conn,
     in.path.remote.addr = &conn->remote.sockaddr;
     in.path.remote.addrlen = conn->socklen;
     in.path.user_data = NULL;
+    in.pi.ecn = m->ecn;
 
     for (pos = 0; pos < m->len; pos += in.len) {
         in.data = m->data + pos;

@@ -37,8 +37,9 @@
 
 /*
  * ms until a socket that is older than the configuration has the options set
- * that make the kernel join datagrams: until then stock workers may read it,
- * which the master tells to quit 100 ms after it has started new ones
+ * that make the kernel join datagrams and add control messages: until then
+ * stock workers may read it, which the master tells to quit 100 ms after it
+ * has started new ones
  */
 #define NGX_STREAM_QUIC_RELAY_OPTIONS  500
 
@@ -204,7 +205,9 @@ ngx_stream_quic_relay_listen_init_module(ngx_cycle_t *cycle)
 
             /* stock nginx reads it now, which knows of no owner, either */
 
-            ngx_stream_quic_relay_udp_options(ls[n].fd, 0, cycle->log);
+            ngx_stream_quic_relay_udp_options(ls[n].fd,
+                                              ls[n].sockaddr->sa_family, 0,
+                                              cycle->log);
 
             if (!ls[n].quic) {
                 ngx_stream_quic_relay_listen_set_owner(ls[n].fd, ngx_pid,
@@ -614,7 +617,9 @@ ngx_stream_quic_relay_listen_options(ngx_event_t *ev)
     c = listener->connection;
 
     if (!listener->exiting && ngx_stream_quic_relay_listen_claim(listener)) {
-        ngx_stream_quic_relay_udp_options(c->fd, 1, c->log);
+        ngx_stream_quic_relay_udp_options(c->fd,
+                                     listener->listening->sockaddr->sa_family,
+                                     1, c->log);
     }
 }
 

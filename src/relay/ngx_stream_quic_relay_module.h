@@ -234,6 +234,7 @@ typedef struct {
     u_char                          *data;        /* worker->buffer */
     size_t                           len;
     size_t                           segment;
+    uint8_t                          ecn;         /* mark of all of them */
     socklen_t                        socklen;     /* of the addresses */
     ngx_sockaddr_t                   local;
     ngx_sockaddr_t                   remote;
@@ -244,6 +245,7 @@ typedef struct {
 
 typedef struct {
     ngtcp2_path                      path;
+    ngtcp2_pkt_info                  pi;          /* its ECN mark */
     u_char                          *data;
     size_t                           len;
 } ngx_stream_quic_relay_input_t;
@@ -539,10 +541,10 @@ void ngx_stream_quic_relay_input_remove_cid(
 /* _udp.c */
 
 /*
- * Has the kernel join datagrams, or |on| is 0, no more: the options stay with
- * a listening socket, which others may read later.
+ * Has the kernel join datagrams and tell ECN marks, or |on| is 0, no more: the
+ * options stay with a listening socket, which others may read later.
  */
-void ngx_stream_quic_relay_udp_options(ngx_socket_t fd, ngx_uint_t on,
+void ngx_stream_quic_relay_udp_options(ngx_socket_t fd, int family, int on,
     ngx_log_t *log);
 
 /*
@@ -553,9 +555,10 @@ void ngx_stream_quic_relay_udp_options(ngx_socket_t fd, ngx_uint_t on,
 ngx_int_t ngx_stream_quic_relay_udp_recv(ngx_connection_t *c,
     ngx_stream_quic_relay_message_t *m);
 
-/* NGX_AGAIN: the socket is full, the datagrams count as lost */
-ngx_int_t ngx_stream_quic_relay_udp_send(ngx_stream_quic_relay_conn_t *conn,
-    const ngtcp2_path *path, u_char *data, size_t len, size_t segment);
+/* all with one ECN mark; what the socket does not take counts as lost */
+void ngx_stream_quic_relay_udp_send(ngx_stream_quic_relay_conn_t *conn,
+    const ngtcp2_path *path, const ngtcp2_pkt_info *pi, u_char *data,
+    size_t len, size_t segment);
 
 /* to a client that has no connection */
 void ngx_stream_quic_relay_udp_answer(ngx_connection_t *c,

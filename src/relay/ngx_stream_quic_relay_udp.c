@@ -18,7 +18,10 @@
 #endif
 
 
-/* room for the local address, the segment size, and what others have set */
+/*
+ * room for the local address, the ECN mark and the segment size, and for what
+ * others may have left on: the overflow
+ */
 #define NGX_STREAM_QUIC_RELAY_CONTROL                                         \
     (CMSG_SPACE(sizeof(ngx_addrinfo_t)) + CMSG_SPACE(sizeof(int))             \
      + CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(uint32_t)))
@@ -32,9 +35,13 @@ typedef union {
 
 static void ngx_stream_quic_relay_udp_read_control(ngx_connection_t *c,
     struct msghdr *msg, ngx_stream_quic_relay_message_t *m);
-static ngx_int_t ngx_stream_quic_relay_udp_sendmsg(ngx_connection_t *c,
-    const ngtcp2_path *path, ngx_uint_t connected, u_char *data, size_t len,
-    size_t segment);
+static void ngx_stream_quic_relay_udp_option(ngx_socket_t fd, int level,
+    int name, int value, ngx_log_t *log);
+static void ngx_stream_quic_relay_udp_sendmsg(ngx_connection_t *c,
+    const ngtcp2_path *path, ngx_uint_t connected, uint8_t ecn, u_char *data,
+    size_t len, size_t segment);
+static size_t ngx_stream_quic_relay_udp_set_ecn(struct cmsghdr *cmsg,
+    struct sockaddr *remote, uint8_t ecn);
 
 
 ngx_int_t
@@ -75,6 +82,7 @@ ngx_stream_quic_relay_udp_recv(ngx_connection_t *c,
 
     m->len = (size_t) n;
     m->segment = m->len;
+    m->ecn = NGTCP2_ECN_NOT_ECT;
 
     if (c->listening) {
         m->socklen = msg.msg_namelen;
@@ -100,6 +108,24 @@ ngx_stream_quic_relay_udp_read_control(ngx_connection_t *c,
 
     for (cmsg = CMSG_FIRSTHDR(msg); cmsg; cmsg = CMSG_NXTHDR(msg, cmsg)) {
 
+        if (cmsg->cmsg_level == IPPROTO_IP && cmsg->cmsg_type == IP_TOS) {
+
+            /* Linux hands over a single octet */
+
+            m->ecn = *CMSG_DATA(cmsg) & NGTCP2_ECN_MASK;
+            continue;
+        }
+
+#if (NGX_HAVE_INET6)
+        if (cmsg->cmsg_level == IPPROTO_IPV6
+            && cmsg->cmsg_type == IPV6_TCLASS)
+        {
+            ngx_memcpy(&value, CMSG_DATA(cmsg), sizeof(int));
+            m->ecn = (uint8_t) (value & NGTCP2_ECN_MASK);
+            continue;
+        }
+#endif
+
         if (cmsg->cmsg_level == SOL_UDP && cmsg->cmsg_type == UDP_GRO) {
             ngx_memcpy(&value, CMSG_DATA(cmsg), sizeof(int));
 
@@ -117,26 +143,46 @@ ngx_stream_quic_relay_udp_read_control(ngx_connection_t *c,
 }
 
 
-/* without it datagrams come one by one: Linux before 5.0, a sandbox */
+/*
+ * Without UDP_GRO (Linux before 5.0, a sandbox) datagrams come one by one, and
+ * without marks ngtcp2 sees that ECN does not work.
+ */
 
 void
-ngx_stream_quic_relay_udp_options(ngx_socket_t fd, ngx_uint_t on,
+ngx_stream_quic_relay_udp_options(ngx_socket_t fd, int family, int on,
     ngx_log_t *log)
 {
-    int  value;
+    ngx_stream_quic_relay_udp_option(fd, SOL_UDP, UDP_GRO, on, log);
 
-    value = (int) on;
+    /* an IPv6 socket may have an IPv4 side */
 
-    if (setsockopt(fd, SOL_UDP, UDP_GRO, &value, sizeof(int)) == -1) {
-        ngx_log_debug0(NGX_LOG_DEBUG_STREAM, log, ngx_socket_errno,
-                       "quic relay: setsockopt(UDP_GRO) failed");
+    ngx_stream_quic_relay_udp_option(fd, IPPROTO_IP, IP_RECVTOS, on, log);
+
+#if (NGX_HAVE_INET6)
+    if (family == AF_INET6) {
+        ngx_stream_quic_relay_udp_option(fd, IPPROTO_IPV6, IPV6_RECVTCLASS,
+                                         on, log);
+    }
+#endif
+}
+
+
+static void
+ngx_stream_quic_relay_udp_option(ngx_socket_t fd, int level, int name,
+    int value, ngx_log_t *log)
+{
+    if (setsockopt(fd, level, name, &value, sizeof(int)) == -1) {
+        ngx_log_debug2(NGX_LOG_DEBUG_STREAM, log, ngx_socket_errno,
+                       "quic relay: setsockopt(%d, %d) failed, ignored",
+                       level, name);
     }
 }
 
 
-ngx_int_t
+void
 ngx_stream_quic_relay_udp_send(ngx_stream_quic_relay_conn_t *conn,
-    const ngtcp2_path *path, u_char *data, size_t len, size_t segment)
+    const ngtcp2_path *path, const ngtcp2_pkt_info *pi, u_char *data,
+    size_t len, size_t segment)
 {
     ngx_connection_t      *c, *lc;
     ngx_stream_session_t  *s;
@@ -163,8 +209,8 @@ ngx_stream_quic_relay_udp_send(ngx_stream_quic_relay_conn_t *conn,
         s->upstream->state->bytes_sent += len;
     }
 
-    return ngx_stream_quic_relay_udp_sendmsg(c, path, !conn->server, data, len,
-                                             segment);
+    ngx_stream_quic_relay_udp_sendmsg(c, path, !conn->server, pi->ecn, data,
+                                      len, segment);
 }
 
 
@@ -172,28 +218,28 @@ void
 ngx_stream_quic_relay_udp_answer(ngx_connection_t *c, const ngtcp2_path *path,
     u_char *data, size_t len)
 {
-    (void) ngx_stream_quic_relay_udp_sendmsg(c, path, 0, data, len, len);
+    ngx_stream_quic_relay_udp_sendmsg(c, path, 0, NGTCP2_ECN_NOT_ECT, data,
+                                      len, len);
 }
 
 
-static ngx_int_t
+static void
 ngx_stream_quic_relay_udp_sendmsg(ngx_connection_t *c,
-    const ngtcp2_path *path, ngx_uint_t connected, u_char *data, size_t len,
-    size_t segment)
+    const ngtcp2_path *path, ngx_uint_t connected, uint8_t ecn, u_char *data,
+    size_t len, size_t segment)
 {
-    size_t           size, clen;
-    struct iovec     iov;
-    struct msghdr    msg;
-    struct cmsghdr  *cmsg;
-    u_char           control[CMSG_SPACE(sizeof(uint16_t))
-                             + CMSG_SPACE(sizeof(ngx_addrinfo_t))];
+    size_t                           size, clen;
+    struct iovec                     iov;
+    struct msghdr                    msg;
+    struct cmsghdr                  *cmsg;
+    ngx_stream_quic_relay_control_t  control;
 
     ngx_memzero(&msg, sizeof(struct msghdr));
-    ngx_memzero(control, sizeof(control));
+    ngx_memzero(&control, sizeof(control));
 
     msg.msg_iov = &iov;
     msg.msg_iovlen = 1;
-    msg.msg_control = control;
+    msg.msg_control = &control;
     msg.msg_controllen = sizeof(control);
 
     if (!connected) {
@@ -206,6 +252,12 @@ ngx_stream_quic_relay_udp_sendmsg(ngx_connection_t *c,
 
     if (!connected && c->listening->wildcard) {
         clen += ngx_set_srcaddr_cmsg(cmsg, path->local.addr);
+        cmsg = CMSG_NXTHDR(&msg, cmsg);
+    }
+
+    if (ecn != NGTCP2_ECN_NOT_ECT) {
+        clen += ngx_stream_quic_relay_udp_set_ecn(cmsg, path->remote.addr,
+                                                  ecn);
         cmsg = CMSG_NXTHDR(&msg, cmsg);
     }
 
@@ -243,12 +295,44 @@ ngx_stream_quic_relay_udp_sendmsg(ngx_connection_t *c,
 
             ngx_log_debug1(NGX_LOG_DEBUG_STREAM, c->log, ngx_socket_errno,
                            "quic relay: sendmsg() of %uz failed", len);
-            return NGX_AGAIN;
+            return;
         }
 
         data += iov.iov_len;
         len -= iov.iov_len;
     }
+}
 
-    return NGX_OK;
+
+/* returns the room that it takes */
+
+static size_t
+ngx_stream_quic_relay_udp_set_ecn(struct cmsghdr *cmsg,
+    struct sockaddr *remote, uint8_t ecn)
+{
+    int                   value;
+#if (NGX_HAVE_INET6)
+    struct sockaddr_in6  *sin6;
+#endif
+
+    value = ecn;
+
+    cmsg->cmsg_level = IPPROTO_IP;
+    cmsg->cmsg_type = IP_TOS;
+
+#if (NGX_HAVE_INET6)
+    if (remote->sa_family == AF_INET6) {
+        sin6 = (struct sockaddr_in6 *) remote;
+
+        if (!IN6_IS_ADDR_V4MAPPED(&sin6->sin6_addr)) {
+            cmsg->cmsg_level = IPPROTO_IPV6;
+            cmsg->cmsg_type = IPV6_TCLASS;
+        }
+    }
+#endif
+
+    cmsg->cmsg_len = CMSG_LEN(sizeof(int));
+    ngx_memcpy(CMSG_DATA(cmsg), &value, sizeof(int));
+
+    return CMSG_SPACE(sizeof(int));
 }

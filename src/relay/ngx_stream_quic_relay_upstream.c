@@ -169,7 +169,8 @@ ngx_stream_quic_relay_upstream_open(ngx_stream_quic_relay_t *relay)
         return NGX_ERROR;
     }
 
-    ngx_stream_quic_relay_udp_options(c->fd, 1, c->log);
+    ngx_stream_quic_relay_udp_options(c->fd, conn->remote.sockaddr.sa_family,
+                                      1, c->log);
 
     return ngx_stream_quic_relay_conn_connect(conn);
 }

@@ -12,6 +12,9 @@
     --window N           credit of each stream, octets (1 MB)
     --trains             the client sends what it can as trains, by
                          UDP_SEGMENT
+    --marks              the client's packets have the ECN mark ECT(0);
+                         "marks" of each: how many 1-RTT packets were
+                         acknowledged, and as how many ECT(0), ECT(1), CE
     --max-datagram N     DATAGRAM frames up to that size, octets (1200)
     --worker PID         whose memory is measured
 
@@ -742,6 +745,10 @@ async def run(options, name, arguments):
     except Failure as exc:
         report = {"ok": False, "error": str(exc)}
 
+    if options.marks:
+        report["marks"] = [[len(peer._quic.acked), *peer._quic.marks]
+                           for peer in ends.peers if peer.is_client]
+
     ends.close()
 
     return report
@@ -758,6 +765,7 @@ def parse_options(argv):
     parser.add_argument("--window", type=int, default=1024 * 1024)
     parser.add_argument("--max-datagram", type=int, default=1200)
     parser.add_argument("--trains", action="store_true")
+    parser.add_argument("--marks", action="store_true")
     parser.add_argument("--worker", type=int, default=os.getpid())
     parser.add_argument("scenario", choices=SCENARIOS)
     parser.add_argument("argument", nargs="*")

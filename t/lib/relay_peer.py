@@ -15,6 +15,7 @@ stream, with at most |window| octets of credit.
 """
 
 import asyncio
+import socket
 import ssl
 
 import aioquic.asyncio.server
@@ -24,7 +25,9 @@ from aioquic.asyncio.server import QuicServer
 from aioquic.quic import events, stream as quic_stream
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection, QuicConnectionId
-from aioquic.quic.packet import pull_quic_transport_parameters
+from aioquic.quic.packet import (QuicFrameType, pull_ack_frame,
+                                 pull_quic_transport_parameters)
+from aioquic.tls import Epoch
 
 import quic_recovery  # noqa: F401
 from quic_net import PERIOD, parse_address, pattern, udp_socket
@@ -37,6 +40,9 @@ BACKLOG = 256 * 1024
 CHUNK = 64 * 1024
 
 READ_INTERVAL = 0.05
+
+# RFC 3168, 5: the mark of senders that know of ECN
+ECT0 = 2
 
 # Linux; not in Python's socket module
 SOL_UDP = 17
@@ -117,11 +123,24 @@ class PeerQuic(QuicConnection):
         self.new_tokens = []            # of NEW_TOKEN frames
         self._token_handler = self.new_tokens.append
         self.preferred = None           # QuicPreferredAddress
+        self.acked = set()              # 1-RTT packets, with ECN counts
+        self.marks = [0, 0, 0]          # these: ECT(0), ECT(1), CE
 
     def _parse_transport_parameters(self, data, from_session_ticket=False):
         super()._parse_transport_parameters(data, from_session_ticket)
         self.preferred = pull_quic_transport_parameters(
             Buffer(data=data)).preferred_address
+
+    def _handle_ack_frame(self, context, frame_type, buf):
+        if (frame_type == QuicFrameType.ACK_ECN
+                and context.epoch == Epoch.ONE_RTT):
+            begin = buf.tell()
+            ranges, _ = pull_ack_frame(buf)
+            self.acked.update(*ranges)
+            self.marks = [buf.pull_uint_var() for _ in self.marks]
+            buf.seek(begin)
+
+        super()._handle_ack_frame(context, frame_type, buf)
 
     def send_raw(self, frame_type, body):
         self.raw_frames.append((frame_type, body))
@@ -447,6 +466,15 @@ class Ends:
         self.accepted.put_nowait(peer)
         return peer
 
+    def socket(self):
+        """Of a client."""
+        sock = udp_socket(("127.0.0.1", 0))
+
+        if self.options.marks:
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, ECT0)
+
+        return sock
+
     async def client(self, destination=None, **configuration):
         """A connected client; the upstream end is still to be taken.
 
@@ -456,7 +484,7 @@ class Ends:
         transport, peer = await loop.create_datagram_endpoint(
             lambda: Peer(PeerQuic(configuration=self._client_configuration(
                 **configuration))),
-            sock=udp_socket(("127.0.0.1", 0)))
+            sock=self.socket())
         self.transports.append(transport)
         self.peers.append(peer)
         peer.trains = self.options.trains

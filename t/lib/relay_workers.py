@@ -46,8 +46,6 @@ from aioquic.tls import Epoch
 import quic_lb
 from relay_peer import Failure
 
-from quic_net import udp_socket
-
 # seconds
 PATIENCE = 60
 
@@ -72,7 +70,7 @@ async def move(ends, peer, renew=True):
     validated, ngtcp2 to 1.22 counts a connection ID of the client's twice.
     """
     transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
-        lambda: Port(peer), sock=udp_socket(("127.0.0.1", 0)))
+        lambda: Port(peer), sock=ends.socket())
     ends.transports.append(transport)
 
     if renew:

@@ -541,8 +541,9 @@ void ngx_stream_quic_relay_input_remove_cid(
 /* _udp.c */
 
 /*
- * Has the kernel join datagrams and tell ECN marks, or |on| is 0, no more: the
- * options stay with a listening socket, which others may read later.
+ * Has the kernel join datagrams, tell ECN marks and cut nothing that is sent,
+ * or |on| is 0, no more: the options stay with a listening socket, which others
+ * may read later.
  */
 void ngx_stream_quic_relay_udp_options(ngx_socket_t fd, int family, int on,
     ngx_log_t *log);

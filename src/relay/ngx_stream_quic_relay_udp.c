@@ -158,10 +158,23 @@ ngx_stream_quic_relay_udp_options(ngx_socket_t fd, int family, int on,
 
     ngx_stream_quic_relay_udp_option(fd, IPPROTO_IP, IP_RECVTOS, on, log);
 
+    /*
+     * ngtcp2 finds out what the path takes, which it cannot if the kernel cuts
+     * what is longer: don't fragment, whatever this host knows of the path
+     * (RFC 9000, 14).
+     */
+
+    ngx_stream_quic_relay_udp_option(fd, IPPROTO_IP, IP_MTU_DISCOVER,
+                                     on ? IP_PMTUDISC_PROBE
+                                        : IP_PMTUDISC_WANT, log);
+
 #if (NGX_HAVE_INET6)
     if (family == AF_INET6) {
         ngx_stream_quic_relay_udp_option(fd, IPPROTO_IPV6, IPV6_RECVTCLASS,
                                          on, log);
+        ngx_stream_quic_relay_udp_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER,
+                                         on ? IPV6_PMTUDISC_PROBE
+                                            : IPV6_PMTUDISC_WANT, log);
     }
 #endif
 }

@@ -2,7 +2,8 @@
 
 # What the kernel joins to one read is taken apart again: each datagram goes its
 # own way, whatever worker has its connection; and where the relay no more reads
-# a socket, stock nginx gets single datagrams.
+# a socket, stock nginx gets single datagrams.  It works, too, where the kernel
+# joins nothing, or does not take apart what is sent.
 
 use strict;
 use warnings;
@@ -114,6 +115,7 @@ sub stock {
     server {
         listen 127.0.0.1:$port udp reuseport;
         proxy_pass 127.0.0.1:$target_port;
+        proxy_timeout 1s;
     }
 CONF
 }
@@ -145,6 +147,36 @@ for my $round (1, 2) {
 
     $report = $relay->ends('queries', 20);
     is($report->{wrong}, 0, 'and it relays') or diag($report->{error});
+}
+
+ok($t->stop('QUIT'), 'nginx ends');
+
+
+# without UDP_GRO, without UDP_SEGMENT, or not always with it
+
+SKIP: {
+    skip('a preloaded library and the sanitizer\'s do not mix', 1)
+        if $ENV{NGINX_FLAVOR} eq 'asan';
+
+    my $shim = $t->path('shim.so');
+    is(system(qw/cc -W -Wall -Werror -O2 -shared -fPIC -o/, $shim,
+              "$FindBin::Bin/lib/shim.c", '-ldl'), 0, 'the shim');
+
+    for my $fault (qw/nogro nosegment flaky oldkernel/) {
+        {
+            local $ENV{LD_PRELOAD} = $shim;
+            local $ENV{QUIC_LB_SHIM} = $fault;
+            $t->start();
+        }
+
+        $report = $relay->ends('moves', 4, 2, 400_000);
+        is_deeply($report->{failed}, [], "$fault: connections")
+            or diag($report->{error});
+        ok($t->stop('QUIT'), "$fault: nginx ends");
+    }
+
+    is($t->log_count(qr/no UDP_SEGMENT, "quic_relay" sends datagrams one/), 4,
+       'each worker tells once that the kernel has no UDP_SEGMENT');
 }
 
 $t->done();

@@ -398,7 +398,7 @@ ngx_stream_quic_relay_conn_write(ngx_stream_quic_relay_conn_t *conn)
         n = ngtcp2_conn_write_aggregate_pkt2(conn->qc, &ps.path, &pi, out,
                                              size, &segment,
                                              ngx_stream_quic_relay_conn_packet,
-                                             NGX_STREAM_QUIC_RELAY_SEGMENTS,
+                                             conn->relay->worker->segments,
                                              now);
         conn->busy = 0;
 

@@ -355,6 +355,7 @@ ngx_stream_quic_relay_listen_init_worker(ngx_cycle_t *cycle,
     worker->log = cycle->log;
     worker->shared = rmcf->shared;
     worker->reserve = cycle->connection_n / 16;
+    worker->segments = NGX_STREAM_QUIC_RELAY_SEGMENTS;
 
     ngx_queue_init(&worker->listeners);
 
@@ -420,6 +421,11 @@ ngx_stream_quic_relay_listen_open(ngx_cycle_t *cycle,
     listener->worker = worker;
     listener->listening = ls;
     listener->connection = c;
+
+    if (worker->segments > 1 && ngx_stream_quic_relay_udp_plain(c->fd, c->log))
+    {
+        worker->segments = 1;
+    }
 
     ngx_stream_quic_relay_listen_timer(listener, &listener->poll,
                                        ngx_stream_quic_relay_listen_poll);

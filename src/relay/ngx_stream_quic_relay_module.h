@@ -222,6 +222,7 @@ struct ngx_stream_quic_relay_worker_s {
     u_char                           retry[NGX_STREAM_QUIC_RELAY_SECRET];
     u_char                          *buffer;      /* to read into */
     u_char                          *out;         /* to write into */
+    ngx_uint_t                       segments;    /* packets of one send */
 };
 
 
@@ -555,6 +556,9 @@ void ngx_stream_quic_relay_udp_options(ngx_socket_t fd, int family, int on,
  */
 ngx_int_t ngx_stream_quic_relay_udp_recv(ngx_connection_t *c,
     ngx_stream_quic_relay_message_t *m);
+
+/* whether the kernel cannot send many datagrams at once */
+ngx_uint_t ngx_stream_quic_relay_udp_plain(ngx_socket_t fd, ngx_log_t *log);
 
 /* all with one ECN mark; what the socket does not take counts as lost */
 void ngx_stream_quic_relay_udp_send(ngx_stream_quic_relay_conn_t *conn,

@@ -12,7 +12,12 @@
 #include "ngx_stream_quic_relay_module.h"
 
 
-/* Linux 5.0; libc's headers may be older than the kernel */
+/* Linux: udp.h; an older one of the C library may lack them */
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT                   103
+#endif
+
 #ifndef UDP_GRO
 #define UDP_GRO                       104
 #endif
@@ -192,6 +197,30 @@ ngx_stream_quic_relay_udp_option(ngx_socket_t fd, int level, int name,
 }
 
 
+/*
+ * A kernel without UDP_SEGMENT (Linux before 4.18) does not refuse it when it
+ * sends, but makes one datagram of all.
+ */
+
+ngx_uint_t
+ngx_stream_quic_relay_udp_plain(ngx_socket_t fd, ngx_log_t *log)
+{
+    int        value;
+    socklen_t  len;
+
+    len = sizeof(int);
+
+    if (getsockopt(fd, SOL_UDP, UDP_SEGMENT, &value, &len) == 0) {
+        return 0;
+    }
+
+    ngx_log_error(NGX_LOG_NOTICE, log, ngx_socket_errno,
+                  "no UDP_SEGMENT, \"quic_relay\" sends datagrams one by one");
+
+    return 1;
+}
+
+
 void
 ngx_stream_quic_relay_udp_send(ngx_stream_quic_relay_conn_t *conn,
     const ngtcp2_path *path, const ngtcp2_pkt_info *pi, u_char *data,
@@ -242,6 +271,7 @@ ngx_stream_quic_relay_udp_sendmsg(ngx_connection_t *c,
     size_t len, size_t segment)
 {
     size_t                           size, clen;
+    uint16_t                         value;
     struct iovec                     iov;
     struct msghdr                    msg;
     struct cmsghdr                  *cmsg;
@@ -275,23 +305,17 @@ ngx_stream_quic_relay_udp_sendmsg(ngx_connection_t *c,
     }
 
     size = len;
+    msg.msg_controllen = clen;
 
-#if (NGX_HAVE_UDP_SEGMENT)
     if (len > segment) {
+        value = (uint16_t) segment;
+
         cmsg->cmsg_level = SOL_UDP;
         cmsg->cmsg_type = UDP_SEGMENT;
         cmsg->cmsg_len = CMSG_LEN(sizeof(uint16_t));
-        *(uint16_t *) (void *) CMSG_DATA(cmsg) = (uint16_t) segment;
-        clen += CMSG_SPACE(sizeof(uint16_t));
-    }
-#else
-    size = segment;
-#endif
+        ngx_memcpy(CMSG_DATA(cmsg), &value, sizeof(uint16_t));
 
-    msg.msg_controllen = clen;
-
-    if (clen == 0) {
-        msg.msg_control = NULL;
+        msg.msg_controllen += CMSG_SPACE(sizeof(uint16_t));
     }
 
     while (len) {
@@ -301,6 +325,15 @@ ngx_stream_quic_relay_udp_sendmsg(ngx_connection_t *c,
         if (sendmsg(c->fd, &msg, 0) == -1) {
 
             if (ngx_socket_errno == NGX_EINTR) {
+                continue;
+            }
+
+            if (size > segment && ngx_socket_errno != NGX_EAGAIN) {
+
+                /* an interface or a tunnel without UDP_SEGMENT: one by one */
+
+                size = segment;
+                msg.msg_controllen = clen;
                 continue;
             }
 

@@ -25,6 +25,7 @@
 #include <ngx_event.h>
 #include <ngx_stream.h>
 
+#include "ngx_stream_quic_lb_target.h"
 #include "ngx_stream_upstream_quic_lb_module.h"
 #include "quic_lb_retry.h"
 #include "quic_lb_table.h"
@@ -397,8 +398,7 @@ struct ngx_stream_quic_pt_worker_s {
     ngx_uint_t                       ncomplaints; /* in that second */
     time_t                           failed;      /* a peer */
     ngx_uint_t                       nfailures;   /* in that second */
-    time_t                           untargeted;  /* a session */
-    ngx_uint_t                       nuntargeted;  /* in that second */
+    ngx_stream_quic_lb_complaints_t  untargeted;  /* sessions */
     ngx_log_t                        quiet;       /* alerts only */
 
     ngx_queue_t                      listeners;

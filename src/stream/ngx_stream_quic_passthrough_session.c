@@ -28,13 +28,6 @@ static void ngx_stream_quic_pt_session_done(ngx_stream_quic_pt_flow_t *flow,
     ngx_stream_upstream_srv_conf_t *uscf);
 static void ngx_stream_quic_pt_session_failed(ngx_stream_quic_pt_flow_t *flow,
     ngx_uint_t rc);
-static ngx_int_t ngx_stream_quic_pt_session_eval(ngx_stream_session_t *s,
-    ngx_stream_quic_pt_flow_t *flow, ngx_stream_complex_value_t *value,
-    ngx_stream_upstream_srv_conf_t **uscf);
-static ngx_log_t *ngx_stream_quic_pt_session_log(
-    ngx_stream_quic_pt_flow_t *flow);
-static ngx_stream_upstream_srv_conf_t *ngx_stream_quic_pt_session_upstream(
-    ngx_stream_session_t *s, ngx_stream_upstream_resolved_t *ur);
 static ngx_int_t ngx_stream_quic_pt_session_resolve(ngx_stream_session_t *s,
     ngx_stream_quic_pt_flow_t *flow);
 static void ngx_stream_quic_pt_session_resolved(ngx_resolver_ctx_t *ctx);
@@ -233,8 +226,10 @@ ngx_stream_quic_pt_session_target(ngx_stream_session_t *s,
     }
 
     if (pscf->upstream_value) {
-        return ngx_stream_quic_pt_session_eval(s, flow, pscf->upstream_value,
-                                               uscf);
+        return ngx_stream_quic_lb_target_eval(s, pscf->upstream_value,
+                                          "quic_passthrough",
+                                          &flow->listener->worker->untargeted,
+                                          uscf, &flow->resolving);
     }
 
     *uscf = pscf->upstream;
@@ -267,169 +262,18 @@ ngx_stream_quic_pt_session_failed(ngx_stream_quic_pt_flow_t *flow,
 }
 
 
-/* NGX_AGAIN: there is a name to be resolved */
-
-static ngx_int_t
-ngx_stream_quic_pt_session_eval(ngx_stream_session_t *s,
-    ngx_stream_quic_pt_flow_t *flow, ngx_stream_complex_value_t *value,
-    ngx_stream_upstream_srv_conf_t **uscf)
-{
-    ngx_log_t                       *log;
-    ngx_str_t                        host;
-    ngx_url_t                        url;
-    ngx_stream_upstream_resolved_t  *ur;
-
-    if (ngx_stream_complex_value(s, value, &host) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    ngx_memzero(&url, sizeof(ngx_url_t));
-
-    url.url = host;
-    url.no_resolve = 1;
-
-    if (ngx_parse_url(s->connection->pool, &url) != NGX_OK) {
-        log = ngx_stream_quic_pt_session_log(flow);
-
-        ngx_log_error(NGX_LOG_ERR, log, 0,
-                      "%s in \"quic_passthrough\" value \"%V\"",
-                      url.err ? url.err : "error", &url.url);
-        return NGX_ERROR;
-    }
-
-    ur = ngx_pcalloc(s->connection->pool,
-                     sizeof(ngx_stream_upstream_resolved_t));
-    if (ur == NULL) {
-        return NGX_ERROR;
-    }
-
-    ur->host = url.host;
-    ur->port = url.port;
-    ur->no_port = url.no_port;
-
-    if (url.addrs) {
-        ur->sockaddr = url.addrs[0].sockaddr;
-        ur->socklen = url.addrs[0].socklen;
-        ur->name = url.addrs[0].name;
-        ur->naddrs = 1;
-    }
-
-    *uscf = ngx_stream_quic_pt_session_upstream(s, ur);
-
-    if (*uscf) {
-        return NGX_OK;
-    }
-
-    flow->resolving = ur;
-
-    if (ur->port == 0) {
-        log = ngx_stream_quic_pt_session_log(flow);
-
-        ngx_log_error(NGX_LOG_ERR, log, 0,
-                      "\"quic_passthrough\" value \"%V\" is neither an "
-                      "upstream nor an address with a port", &url.url);
-        return NGX_ERROR;
-    }
-
-    return ur->sockaddr ? NGX_OK : NGX_AGAIN;
-}
-
-
-/*
- * Where the target depends on what clients send, as a server name, anybody can
- * bring about many lines: each worker has a few in a second.
- */
-
-static ngx_log_t *
-ngx_stream_quic_pt_session_log(ngx_stream_quic_pt_flow_t *flow)
-{
-    ngx_stream_quic_pt_worker_t  *worker;
-
-    worker = flow->listener->worker;
-
-    if (worker->untargeted != ngx_time()) {
-        worker->untargeted = ngx_time();
-        worker->nuntargeted = 0;
-    }
-
-    if (worker->nuntargeted == NGX_STREAM_QUIC_PT_COMPLAINTS) {
-        return &worker->quiet;
-    }
-
-    worker->nuntargeted++;
-
-    return flow->session->connection->log;
-}
-
-
-static ngx_stream_upstream_srv_conf_t *
-ngx_stream_quic_pt_session_upstream(ngx_stream_session_t *s,
-    ngx_stream_upstream_resolved_t *ur)
-{
-    ngx_uint_t                        i;
-    ngx_stream_upstream_srv_conf_t  **uscfp;
-    ngx_stream_upstream_main_conf_t  *umcf;
-
-    umcf = ngx_stream_get_module_main_conf(s, ngx_stream_upstream_module);
-    uscfp = umcf->upstreams.elts;
-
-    for (i = 0; i < umcf->upstreams.nelts; i++) {
-
-        if (uscfp[i]->host.len == ur->host.len
-            && ((uscfp[i]->port == 0 && ur->no_port)
-                || uscfp[i]->port == ur->port)
-            && ngx_strncasecmp(uscfp[i]->host.data, ur->host.data,
-                               ur->host.len)
-               == 0)
-        {
-            return uscfp[i];
-        }
-    }
-
-    return NULL;
-}
-
-
 static ngx_int_t
 ngx_stream_quic_pt_session_resolve(ngx_stream_session_t *s,
     ngx_stream_quic_pt_flow_t *flow)
 {
-    ngx_log_t                       *log;
-    ngx_resolver_ctx_t              *ctx, temp;
-    ngx_stream_core_srv_conf_t      *cscf;
-    ngx_stream_upstream_resolved_t  *ur;
+    ngx_stream_core_srv_conf_t  *cscf;
 
-    ur = flow->resolving;
     cscf = ngx_stream_get_module_srv_conf(s, ngx_stream_core_module);
 
-    temp.name = ur->host;
-
-    ctx = ngx_resolve_start(cscf->resolver, &temp);
-    if (ctx == NULL) {
-        return NGX_ERROR;
-    }
-
-    if (ctx == NGX_NO_RESOLVER) {
-        log = ngx_stream_quic_pt_session_log(flow);
-
-        ngx_log_error(NGX_LOG_ERR, log, 0,
-                      "no resolver defined to resolve %V", &ur->host);
-        return NGX_ERROR;
-    }
-
-    ctx->name = ur->host;
-    ctx->handler = ngx_stream_quic_pt_session_resolved;
-    ctx->data = flow;
-    ctx->timeout = cscf->resolver_timeout;
-
-    ur->ctx = ctx;
-
-    if (ngx_resolve_name(ctx) != NGX_OK) {
-        ur->ctx = NULL;
-        return NGX_ERROR;
-    }
-
-    return NGX_OK;
+    return ngx_stream_quic_lb_target_resolve(s, cscf, flow->resolving,
+                                          &flow->listener->worker->untargeted,
+                                          ngx_stream_quic_pt_session_resolved,
+                                          flow);
 }
 
 
@@ -437,23 +281,15 @@ static void
 ngx_stream_quic_pt_session_resolved(ngx_resolver_ctx_t *ctx)
 {
     ngx_int_t                        rc;
-    ngx_log_t                       *log;
     ngx_stream_quic_pt_flow_t       *flow;
     ngx_stream_upstream_resolved_t  *ur;
 
     flow = ctx->data;
     ur = flow->resolving;
 
-    if (ctx->state) {
-        log = ngx_stream_quic_pt_session_log(flow);
-
-        ngx_log_error(NGX_LOG_ERR, log, 0,
-                      "%V could not be resolved (%i: %s)",
-                      &ctx->name, ctx->state,
-                      ngx_resolver_strerror(ctx->state));
-        rc = NGX_ERROR;
-
-    } else {
+    rc = ngx_stream_quic_lb_target_resolved(flow->session, ctx,
+                                         &flow->listener->worker->untargeted);
+    if (rc == NGX_OK) {
         rc = ngx_stream_quic_pt_session_copy_addrs(flow, ur, ctx);
     }
 

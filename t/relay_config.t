@@ -37,6 +37,8 @@ my $relay = "ssl_certificate $ca; ssl_certificate_key $key;
              quic_relay_ssl_trusted_certificate $ca;";
 
 accepts('a relay', "$relay quic_relay 127.0.0.1:1;", 1);
+accepts('variables', "$relay quic_relay \$remote_addr:1;
+    quic_relay_ssl_name \$ssl_server_name;", 1);
 accepts('all settings', "$relay quic_relay 127.0.0.1:1;
     quic_relay_stream_window 16k; quic_relay_max_streams 65536;
     quic_relay_datagram_queue 1; quic_relay_timeout 1s;
@@ -103,6 +105,24 @@ refuses('two relays in a server', "$relay quic_relay 127.0.0.1:1;
          quic_relay 127.0.0.1:2;", qr/"quic_relay" .*is duplicate/, 1);
 refuses('a relay without a port', "$relay quic_relay 127.0.0.1;",
         qr/no port in upstream "127.0.0.1"/, 1);
+refuses('a relay to a socket of this system', "$relay quic_relay unix:/tmp/s;",
+        qr{"quic_relay" value "unix:/tmp/s" is neither an upstream nor an}, 1);
+refuses('an unknown variable', "$relay quic_relay \$nobody;",
+        qr/unknown "nobody" variable/, 1);
+refuses('an unknown variable in a name', "$relay quic_relay 127.0.0.1:1;
+         quic_relay_ssl_name \$nobody;", qr/unknown "nobody" variable/, 1);
+refuses('a name twice', 'quic_relay_ssl_name a.example;
+                         quic_relay_ssl_name b.example;',
+        qr/"quic_relay_ssl_name" directive is duplicate/);
+refuses('a variable without a CA', "ssl_certificate $ca;
+         ssl_certificate_key $key; quic_relay \$remote_addr:1;",
+        qr/"quic_relay" to "\$remote_addr:1" needs "quic_relay_ssl_trusted_/,
+        1);
+refuses('a variable, and TCP', "$relay listen 127.0.0.1:$tcp;
+         quic_relay \$remote_addr:1;",
+        qr/"quic_relay" needs "listen 127\.0\.0\.1:$tcp udp"/, 1);
+refuses('two relays, by variables', "$relay quic_relay \$remote_addr:1;
+         quic_relay 127.0.0.1:2;", qr/"quic_relay" .*is duplicate/, 1);
 refuses('old TLS only', "$relay ssl_protocols TLSv1.2;
          quic_relay 127.0.0.1:1;", qr/needs "ssl_protocols" with "TLSv1\.3"/,
         1);

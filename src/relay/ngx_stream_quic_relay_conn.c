@@ -662,7 +662,9 @@ ngx_stream_quic_relay_conn_failed(ngx_stream_quic_relay_conn_t *conn, int rc)
         ngx_stream_quic_relay_conn_close(conn->peer);
     }
 
-    ngx_stream_quic_relay_session_finish(relay, NGX_STREAM_OK);
+    ngx_stream_quic_relay_session_finish(relay, relay->refused
+                                                ? NGX_STREAM_BAD_GATEWAY
+                                                : NGX_STREAM_OK);
 }
 
 

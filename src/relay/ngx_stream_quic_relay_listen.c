@@ -87,7 +87,7 @@ ngx_stream_quic_relay_listening(ngx_listening_t *ls)
 
     conf = ngx_stream_quic_relay_listen_conf(ls, ls->sockaddr);
 
-    return conf->upstream != NULL;
+    return conf->core != NULL;
 }
 
 

@@ -25,6 +25,8 @@ static char *ngx_stream_quic_relay_merge_srv_conf(ngx_conf_t *cf,
     void *parent, void *child);
 static char *ngx_stream_quic_relay(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static ngx_int_t ngx_stream_quic_relay_set_target(ngx_conf_t *cf,
+    ngx_stream_quic_relay_srv_conf_t *conf, ngx_str_t *value);
 static char *ngx_stream_quic_relay_range(ngx_conf_t *cf, void *post,
     void *data);
 static ngx_int_t ngx_stream_quic_relay_init(ngx_conf_t *cf);
@@ -123,7 +125,7 @@ static ngx_command_t  ngx_stream_quic_relay_commands[] = {
 
     { ngx_string("quic_relay_ssl_name"),
       NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
-      ngx_conf_set_str_slot,
+      ngx_stream_set_complex_value_slot,
       NGX_STREAM_SRV_CONF_OFFSET,
       offsetof(ngx_stream_quic_relay_srv_conf_t, ssl_name),
       NULL },
@@ -245,6 +247,7 @@ ngx_stream_quic_relay_create_main_conf(ngx_conf_t *cf)
      *
      *     rmcf->worker = NULL;
      *     rmcf->shared = NULL;
+     *     rmcf->server_name = 0;
      *     rmcf->has_host_key = 0;
      *     rmcf->used = 0;
      */
@@ -274,7 +277,8 @@ ngx_stream_quic_relay_create_srv_conf(ngx_conf_t *cf)
      * set by ngx_pcalloc():
      *
      *     conf->upstream = NULL;
-     *     conf->ssl_name = { 0, NULL };
+     *     conf->upstream_value = NULL;
+     *     conf->core = NULL;
      *     conf->ssl_certificate = { 0, NULL };
      *     conf->ssl_certificate_key = { 0, NULL };
      *     conf->ssl_trusted_certificate = { 0, NULL };
@@ -282,8 +286,10 @@ ngx_stream_quic_relay_create_srv_conf(ngx_conf_t *cf)
      *     conf->ssl.ctx = NULL;
      *     conf->preferred4 = NULL;
      *     conf->preferred6 = NULL;
+     *     conf->named = 0;
      */
 
+    conf->ssl_name = NGX_CONF_UNSET_PTR;
     conf->ssl_verify_depth = NGX_CONF_UNSET_UINT;
     conf->stream_window = NGX_CONF_UNSET_SIZE;
     conf->max_streams = NGX_CONF_UNSET_UINT;
@@ -331,12 +337,10 @@ ngx_stream_quic_relay_merge_srv_conf(ngx_conf_t *cf, void *parent,
 
     ngx_conf_merge_ptr_value(conf->ids, prev->ids, NULL);
 
-    /* as a proxy verifies: by the name that the directive has */
+    ngx_conf_merge_ptr_value(conf->ssl_name, prev->ssl_name, NULL);
 
-    ngx_conf_merge_str_value(conf->ssl_name, prev->ssl_name, "");
-
-    if (conf->upstream && conf->ssl_name.len == 0) {
-        conf->ssl_name = conf->upstream->host;
+    if (conf->upstream_value || (conf->ssl_name && conf->ssl_name->lengths)) {
+        conf->named = 1;
     }
 
     return ngx_stream_quic_relay_set_ssl(cf, conf);
@@ -359,12 +363,13 @@ ngx_stream_quic_relay_set_ssl(ngx_conf_t *cf,
             return NGX_CONF_ERROR;
         }
 
-        if (conf->upstream) {
+        if (conf->core) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "\"quic_relay\" to \"%V\" needs "
                                "\"quic_relay_ssl_trusted_certificate\": "
                                "upstreams are always verified",
-                               &conf->upstream->host);
+                               conf->upstream ? &conf->upstream->host
+                                              : &conf->upstream_value->value);
             return NGX_CONF_ERROR;
         }
 
@@ -473,39 +478,88 @@ ngx_stream_quic_relay(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_stream_quic_relay_srv_conf_t *rscf = conf;
 
-    ngx_url_t                           u;
     ngx_str_t                          *value;
-    ngx_stream_core_srv_conf_t         *cscf;
     ngx_stream_quic_relay_main_conf_t  *rmcf;
 
-    if (rscf->upstream) {
+    static ngx_str_t  server_name = ngx_string("ssl_server_name");
+
+    if (rscf->core) {
         return "is duplicate";
     }
 
     value = cf->args->elts;
 
-    ngx_memzero(&u, sizeof(ngx_url_t));
-
-    u.url = value[1];
-    u.no_resolve = 1;
-
-    rscf->upstream = ngx_stream_upstream_add(cf, &u, 0);
-    if (rscf->upstream == NULL) {
+    if (ngx_stream_quic_relay_set_target(cf, rscf, &value[1]) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 
-    cscf = ngx_stream_conf_get_module_srv_conf(cf, ngx_stream_core_module);
-    cscf->handler = ngx_stream_quic_relay_session_handler;
+    rscf->core = ngx_stream_conf_get_module_srv_conf(cf,
+                                                     ngx_stream_core_module);
+    rscf->core->handler = ngx_stream_quic_relay_session_handler;
 
     rmcf = ngx_stream_conf_get_module_main_conf(cf,
                                                 ngx_stream_quic_relay_module);
     rmcf->used = 1;
+    rmcf->server_name = ngx_stream_get_variable_index(cf, &server_name);
 
-    if (ngx_stream_quic_relay_ids_add_zone(cf) != NGX_OK) {
+    if (rmcf->server_name == NGX_ERROR
+        || ngx_stream_quic_relay_ids_add_zone(cf) != NGX_OK)
+    {
         return NGX_CONF_ERROR;
     }
 
     return NGX_CONF_OK;
+}
+
+
+static ngx_int_t
+ngx_stream_quic_relay_set_target(ngx_conf_t *cf,
+    ngx_stream_quic_relay_srv_conf_t *conf, ngx_str_t *value)
+{
+    ngx_url_t                            u;
+    ngx_stream_complex_value_t           cv;
+    ngx_stream_compile_complex_value_t   ccv;
+
+    ngx_memzero(&ccv, sizeof(ngx_stream_compile_complex_value_t));
+
+    ccv.cf = cf;
+    ccv.value = value;
+    ccv.complex_value = &cv;
+
+    if (ngx_stream_compile_complex_value(&ccv) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (cv.lengths) {
+        conf->upstream_value = ngx_palloc(cf->pool,
+                                          sizeof(ngx_stream_complex_value_t));
+        if (conf->upstream_value == NULL) {
+            return NGX_ERROR;
+        }
+
+        *conf->upstream_value = cv;
+
+        return NGX_OK;
+    }
+
+    ngx_memzero(&u, sizeof(ngx_url_t));
+
+    u.url = *value;
+    u.no_resolve = 1;
+
+    conf->upstream = ngx_stream_upstream_add(cf, &u, 0);
+    if (conf->upstream == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (u.family == AF_UNIX) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"quic_relay\" value \"%V\" is neither an "
+                           "upstream nor an address with a port", value);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
 }
 
 
@@ -587,7 +641,7 @@ ngx_stream_quic_relay_init_address(ngx_conf_t *cf,
     for (i = 0; i < addr->servers.nelts; i++) {
         rscf = cscfp[i]->ctx->srv_conf[ngx_stream_quic_relay_module.ctx_index];
 
-        if (rscf->upstream == NULL) {
+        if (rscf->core == NULL) {
             continue;
         }
 

@@ -9,9 +9,9 @@
  * finds its connection by the destination connection ID (_input.c); a new one
  * becomes an nginx stream session (_session.c).  Each session has two QUIC
  * connections of ngtcp2 (_conn.c, _callbacks.c): one ends the client's, the
- * other goes to the upstream (_upstream.c).  The client's handshake is held
- * until the upstream has answered (_tls.c).  Streams (_stream.c) and datagrams
- * (_datagram.c) go from one connection to its peer.
+ * other goes to the upstream (_target.c, _upstream.c).  The client's handshake
+ * is held until the upstream has answered (_tls.c).  Streams (_stream.c) and
+ * datagrams (_datagram.c) go from one connection to its peer.
  *
  * All of it belongs to one worker.  The connection IDs that clients are given
  * (_ids.c) name a server to QUIC-LB balancers and, behind that, the worker: a
@@ -33,6 +33,7 @@
 #include <ngtcp2/ngtcp2_crypto.h>
 #include <ngtcp2/ngtcp2_crypto_ossl.h>
 
+#include "ngx_stream_quic_lb_target.h"
 #include "quic_lb_cid.h"
 #include "quic_lb_hash.h"
 #include "quic_lb_table.h"
@@ -146,15 +147,18 @@ typedef struct {
     ngx_stream_quic_relay_shared_t  *shared;
     ngx_array_t                      ids;         /* those with a key */
     u_char                           host_key[NGX_STREAM_QUIC_RELAY_SECRET];
+    ngx_int_t                        server_name; /* index of a variable */
     unsigned                         has_host_key:1;
     unsigned                         used:1;
 } ngx_stream_quic_relay_main_conf_t;
 
 
 typedef struct {
-    ngx_stream_upstream_srv_conf_t  *upstream;
+    ngx_stream_upstream_srv_conf_t  *upstream;    /* NULL: by the value */
+    ngx_stream_complex_value_t      *upstream_value;
+    ngx_stream_core_srv_conf_t      *core;        /* NULL: no relay */
 
-    ngx_str_t                        ssl_name;
+    ngx_stream_complex_value_t      *ssl_name;    /* NULL: the upstream's */
     ngx_str_t                        ssl_certificate;     /* the relay's own */
     ngx_str_t                        ssl_certificate_key;
     ngx_str_t                        ssl_trusted_certificate;
@@ -174,6 +178,8 @@ typedef struct {
     ngx_sockaddr_t                  *preferred6;
 
     ngx_stream_quic_relay_ids_t     *ids;         /* NULL: not for QUIC-LB */
+
+    unsigned                         named:1;     /* perhaps by clients */
 } ngx_stream_quic_relay_srv_conf_t;
 
 
@@ -218,6 +224,7 @@ struct ngx_stream_quic_relay_worker_s {
     ngx_queue_t                      listeners;
 
     ngx_uint_t                       reserve;     /* nginx's connections */
+    ngx_stream_quic_lb_complaints_t  complaints;  /* about targets */
     u_char                           secret[NGX_STREAM_QUIC_RELAY_SECRET];
     u_char                           retry[NGX_STREAM_QUIC_RELAY_SECRET];
     u_char                          *buffer;      /* to read into */
@@ -328,6 +335,8 @@ struct ngx_stream_quic_relay_s {
     ngx_stream_quic_relay_streams_t    *streams;
     ngx_stream_quic_relay_datagrams_t  *datagrams;
 
+    ngx_str_t                        ssl_name;    /* ends with a zero */
+
     /* the client's ClientHello */
     ngtcp2_transport_params          params;
     u_char                           alpn[NGX_STREAM_QUIC_RELAY_ALPN];
@@ -348,6 +357,7 @@ struct ngx_stream_quic_relay_s {
     unsigned                         helloed:1;   /* ClientHello was seen */
     unsigned                         answered:1;  /* upstream handshake done */
     unsigned                         refused:1;   /* upstream failed */
+    unsigned                         misnamed:1;  /* its name is another */
     unsigned                         relaying:1;  /* both are handshaked */
     unsigned                         retry:1;     /* Retry, no connection */
     unsigned                         finishing:1;
@@ -591,10 +601,27 @@ void ngx_stream_quic_relay_session_end(ngx_stream_quic_relay_t *relay,
     const char *by, const ngtcp2_ccerr *error);
 
 
+/* _target.c */
+
+/*
+ * Sets up the balancer, and the name to be verified.  NGX_AGAIN: a name is
+ * being resolved, and upstream_start() called when that is done, or has been.
+ */
+ngx_int_t ngx_stream_quic_relay_target(ngx_stream_quic_relay_t *relay);
+void ngx_stream_quic_relay_target_cancel(ngx_stream_quic_relay_t *relay);
+
+/* of a line about the target or its name */
+ngx_uint_t ngx_stream_quic_relay_target_level(ngx_stream_quic_relay_t *relay);
+
+
 /* _upstream.c */
 
 /* the ClientHello is known: chooses an upstream and connects to it */
 void ngx_stream_quic_relay_upstream_connect(ngx_stream_quic_relay_t *relay);
+
+/* the target is known, or it cannot be */
+void ngx_stream_quic_relay_upstream_start(ngx_stream_quic_relay_t *relay,
+    ngx_int_t rc);
 
 /* its handshake is done, or has failed */
 void ngx_stream_quic_relay_upstream_answered(ngx_stream_quic_relay_t *relay);

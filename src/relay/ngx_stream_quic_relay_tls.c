@@ -133,34 +133,28 @@ ngx_stream_quic_relay_tls_connect(ngx_stream_quic_relay_conn_t *conn)
 static ngx_int_t
 ngx_stream_quic_relay_tls_name(ngx_stream_quic_relay_conn_t *conn, SSL *ssl)
 {
-    u_char             *name;
-    ngx_str_t          *host;
+    char               *name;
+    ngx_uint_t          level;
     X509_VERIFY_PARAM  *param;
 
-    host = &conn->relay->conf->ssl_name;
-
-    name = ngx_pnalloc(conn->connection->pool, host->len + 1);
-    if (name == NULL) {
-        return NGX_ERROR;
-    }
-
-    (void) ngx_cpystrn(name, host->data, host->len + 1);
-
+    name = (char *) conn->relay->ssl_name.data;
     param = SSL_get0_param(ssl);
 
     /* RFC 6066, 3: no literal addresses in SNI */
 
-    if (X509_VERIFY_PARAM_set1_ip_asc(param, (char *) name) == 1) {
+    if (X509_VERIFY_PARAM_set1_ip_asc(param, name) == 1) {
         return NGX_OK;
     }
 
     SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
 
-    if (SSL_set1_host(ssl, (char *) name) != 1
-        || SSL_set_tlsext_host_name(ssl, (char *) name) != 1)
+    if (SSL_set1_host(ssl, name) != 1
+        || SSL_set_tlsext_host_name(ssl, name) != 1)
     {
-        ngx_ssl_error(NGX_LOG_ERR, conn->log, 0,
-                      "quic relay: name \"%V\" cannot be used", host);
+        level = ngx_stream_quic_relay_target_level(conn->relay);
+
+        ngx_ssl_error(level, conn->log, 0,
+                      "quic relay: name \"%s\" cannot be used", name);
         return NGX_ERROR;
     }
 
@@ -310,18 +304,21 @@ ngx_stream_quic_relay_tls_read_hello(ngx_stream_quic_relay_t *relay,
 
 /*
  * The server by its name: nginx chooses it later, but its upstream is wanted
- * now.  Without a match it is the default one.
+ * now.  Without a match it is the default one.  $ssl_server_name is set, too:
+ * OpenSSL does not know it yet.
  */
 
 static void
 ngx_stream_quic_relay_tls_server(ngx_stream_quic_relay_t *relay,
     ngx_ssl_conn_t *ssl)
 {
-    size_t                             len;
-    ngx_str_t                          host;
-    const u_char                      *p;
-    ngx_stream_core_srv_conf_t        *cscf;
-    ngx_stream_quic_relay_srv_conf_t  *conf;
+    size_t                              len;
+    ngx_str_t                           host;
+    const u_char                       *p;
+    ngx_stream_variable_value_t        *v;
+    ngx_stream_core_srv_conf_t         *cscf;
+    ngx_stream_quic_relay_srv_conf_t   *conf;
+    ngx_stream_quic_relay_main_conf_t  *rmcf;
 
     /* RFC 6066, 3: one name of type 0, behind three lengths */
 
@@ -336,16 +333,30 @@ ngx_stream_quic_relay_tls_server(ngx_stream_quic_relay_t *relay,
     host.len = len - 5;
     host.data = (u_char *) p + 5;
 
-    if (ngx_stream_validate_host(&host, relay->pool, 1) != NGX_OK
-        || ngx_stream_find_virtual_server(relay->session, &host, &cscf)
-           != NGX_OK)
+    if (ngx_stream_validate_host(&host, relay->pool, 1) != NGX_OK) {
+        return;
+    }
+
+    rmcf = ngx_stream_get_module_main_conf(relay->session,
+                                           ngx_stream_quic_relay_module);
+
+    v = &relay->session->variables[rmcf->server_name];
+
+    v->len = host.len;
+    v->data = host.data;
+    v->valid = 1;
+    v->no_cacheable = 0;
+    v->not_found = 0;
+
+    if (ngx_stream_find_virtual_server(relay->session, &host, &cscf)
+        != NGX_OK)
     {
         return;
     }
 
     conf = ngx_stream_get_module_srv_conf(cscf->ctx,
                                           ngx_stream_quic_relay_module);
-    if (conf->upstream) {
+    if (conf->core) {
         relay->conf = conf;
     }
 }
@@ -391,12 +402,19 @@ ngx_stream_quic_relay_tls_verify(int ok, X509_STORE_CTX *store)
     conn = c->data;
     err = X509_STORE_CTX_get_error(store);
 
-    ngx_log_error(NGX_LOG_ERR, conn->log, 0,
+    if (err == X509_V_ERR_HOSTNAME_MISMATCH
+        || err == X509_V_ERR_IP_ADDRESS_MISMATCH)
+    {
+        conn->relay->misnamed = 1;
+    }
+
+    ngx_log_error(ngx_stream_quic_relay_target_level(conn->relay), conn->log,
+                  0,
                   "quic relay: the upstream's certificate is refused: "
                   "(%d:%s) at depth %d, the name is \"%V\"",
                   err, X509_verify_cert_error_string(err),
                   X509_STORE_CTX_get_error_depth(store),
-                  &conn->relay->conf->ssl_name);
+                  &conn->relay->ssl_name);
 
     return 0;
 }

@@ -37,10 +37,36 @@ static void ngx_stream_quic_relay_upstream_unused(ngx_event_t *ev);
 void
 ngx_stream_quic_relay_upstream_connect(ngx_stream_quic_relay_t *relay)
 {
-    if (ngx_stream_quic_relay_upstream_init(relay) != NGX_OK) {
+    ngx_int_t  rc;
+
+    rc = ngx_stream_quic_relay_upstream_init(relay);
+
+    if (rc == NGX_OK) {
+        rc = ngx_stream_quic_relay_target(relay);
+    }
+
+    if (rc != NGX_AGAIN) {
+        ngx_stream_quic_relay_upstream_start(relay, rc);
+    }
+}
+
+
+void
+ngx_stream_quic_relay_upstream_start(ngx_stream_quic_relay_t *relay,
+    ngx_int_t rc)
+{
+    /* the client has left while a name was resolved */
+
+    if (relay->finishing) {
+        return;
+    }
+
+    if (rc != NGX_OK) {
         ngx_stream_quic_relay_upstream_refuse(relay);
         return;
     }
+
+    relay->session->upstream->peer.start_time = ngx_current_msec;
 
     ngx_stream_quic_relay_upstream_next(relay);
 }
@@ -49,12 +75,10 @@ ngx_stream_quic_relay_upstream_connect(ngx_stream_quic_relay_t *relay)
 static ngx_int_t
 ngx_stream_quic_relay_upstream_init(ngx_stream_quic_relay_t *relay)
 {
-    ngx_stream_session_t            *s;
-    ngx_stream_upstream_t           *u;
-    ngx_stream_upstream_srv_conf_t  *uscf;
+    ngx_stream_session_t   *s;
+    ngx_stream_upstream_t  *u;
 
     s = relay->session;
-    uscf = relay->conf->upstream;
 
     u = ngx_pcalloc(relay->pool, sizeof(ngx_stream_upstream_t));
     if (u == NULL) {
@@ -68,17 +92,10 @@ ngx_stream_quic_relay_upstream_init(ngx_stream_quic_relay_t *relay)
         return NGX_ERROR;
     }
 
-    u->upstream = uscf;
     u->start_sec = ngx_time();
     u->peer.type = SOCK_DGRAM;
     u->peer.log = relay->client.log;
     u->peer.log_error = NGX_ERROR_ERR;
-
-    if (uscf->peer.init(s, uscf) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    u->peer.start_time = ngx_current_msec;
 
     return NGX_OK;
 }
@@ -321,7 +338,8 @@ ngx_stream_quic_relay_upstream_failed(ngx_stream_quic_relay_t *relay)
     ngx_stream_quic_relay_count(relay->worker,
                                 NGX_STREAM_QUIC_RELAY_UPSTREAM_FAILED, 1);
 
-    ngx_log_error(NGX_LOG_ERR, relay->upstream.log, 0,
+    ngx_log_error(ngx_stream_quic_relay_target_level(relay),
+                  relay->upstream.log, 0,
                   "quic relay: no connection to upstream %V, code 0x%xL",
                   pc->name, code);
 
@@ -329,6 +347,17 @@ ngx_stream_quic_relay_upstream_failed(ngx_stream_quic_relay_t *relay)
 
     if (code == NGX_STREAM_QUIC_RELAY_ALERT + SSL_AD_NO_APPLICATION_PROTOCOL) {
         relay->alert = SSL_AD_NO_APPLICATION_PROTOCOL;
+        ngx_stream_quic_relay_upstream_disconnect(relay, 0);
+        ngx_stream_quic_relay_upstream_refuse(relay);
+        return;
+    }
+
+    /* a client that names what is not there shall not cut off the others */
+
+    if (relay->conf->named
+        && (relay->misnamed
+            || code == NGX_STREAM_QUIC_RELAY_ALERT + SSL_AD_UNRECOGNIZED_NAME))
+    {
         ngx_stream_quic_relay_upstream_disconnect(relay, 0);
         ngx_stream_quic_relay_upstream_refuse(relay);
         return;
@@ -367,6 +396,7 @@ void
 ngx_stream_quic_relay_upstream_close(ngx_stream_quic_relay_t *relay)
 {
     if (relay->session && relay->session->upstream) {
+        ngx_stream_quic_relay_target_cancel(relay);
         ngx_stream_quic_relay_upstream_disconnect(relay, 0);
     }
 }

@@ -9,6 +9,7 @@
     --cert FILE --key FILE
     --alpn NAME          (echo)
     --server-alpn NAME   of the upstream, if it is another
+    --server-name NAME   that the client asks for (localhost); empty: none
     --window N           credit of each stream, octets (1 MB)
     --trains             the client sends what it can as trains, by
                          UDP_SEGMENT
@@ -34,8 +35,10 @@ Scenarios, and what they report beside "ok" and "error":
                          COUNT each way at once: "up" and "down", each with
                          "sent", "received", "altered", "disordered"
     queries COUNT        one per stream, answered with its own content
-    refused              no connection comes about: "code" of the close that
-                         the client gets
+    refused [COUNT]      no connection comes about, COUNT times at once:
+                         "code" of the close that the clients get
+    leave                a client writes "ready" when it has begun, and leaves
+                         when it is told to
     close ACTOR CODE     "client" or "upstream" closes with the code: "code"
                          and "reason" that the other one gets
     vanish               the upstream falls silent: "code" that the client
@@ -501,16 +504,37 @@ def on_data(function):
 
 # how a connection ends
 
-async def refused(ends, options):
+async def refused(ends, options, count=1):
+    # the client's end may be done before it is refused
+
+    await asyncio.gather(*(ends.client() for _ in range(int(count))),
+                         return_exceptions=True)
+
+    codes = {(await peer.wait_terminated())[0]
+             for peer in ends.peers if peer.is_client}
+
+    if len(codes) != 1:
+        raise Failure(f"not all for one reason: {codes}")
+
+    return {"code": codes.pop()}
+
+
+async def leave(ends, options):
+    begun = asyncio.create_task(ends.client())
+    await asyncio.sleep(0)
+    print("ready", flush=True)
+    await relay_workers.line()
+
+    client = next(peer for peer in ends.peers if peer.is_client)
+    client.close()
+
     try:
-        client = await ends.client()
+        await begun
 
     except Failure:
-        client = next(peer for peer in ends.peers if peer.is_client)
+        return {}
 
-    code, _, _ = await client.wait_terminated()
-
-    return {"code": code}
+    raise Failure("it is connected")
 
 
 async def close(ends, options, actor, code):
@@ -729,7 +753,7 @@ async def stop_working(task):
 
 SCENARIOS = {function.__name__: function
              for function in (matrix, ids, stall, short, datagrams, queries,
-                              refused, close, vanish, wait, rebind,
+                              refused, leave, close, vanish, wait, rebind,
                               flood, resets)}
 SCENARIOS.update(relay_workers.SCENARIOS)
 
@@ -762,6 +786,7 @@ def parse_options(argv):
     parser.add_argument("--key", required=True)
     parser.add_argument("--alpn", default="echo")
     parser.add_argument("--server-alpn")
+    parser.add_argument("--server-name", default="localhost")
     parser.add_argument("--window", type=int, default=1024 * 1024)
     parser.add_argument("--max-datagram", type=int, default=1200)
     parser.add_argument("--trains", action="store_true")

@@ -532,7 +532,7 @@ class Ends:
         options = self.options
         configuration = dict(
             is_client=True, alpn_protocols=[options.alpn],
-            server_name="localhost", verify_mode=ssl.CERT_NONE,
+            server_name=options.server_name or None, verify_mode=ssl.CERT_NONE,
             max_datagram_frame_size=options.max_datagram,
             max_stream_data=options.window, max_data=1 << 40)
         configuration.update(changes)

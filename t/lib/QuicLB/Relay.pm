@@ -6,10 +6,12 @@ package QuicLB::Relay;
 #   $t->start();
 #   my $report = $r->ends('queries', 100);      # of relay_ends.py
 #   my $report = $r->ends_with(sub { ... }, 'wait');    # while it waits
+#   my $process = $r->ends_start('queries', 100);       # and
+#   my $report = $r->ends_report($process);
 #
 # Options: server, more directives of the server; stream, more of the block;
 # address (127.0.0.1) and listen, more parameters of "listen"; parts, as of
-# $t->conf();
+# $t->conf(); upstream, the port of the server; target, what is relayed to;
 # upstream_cert and upstream_key, else those of $t->certificate(); name, by
 # which the upstream is verified (localhost), ca (the certificate itself).
 # relay_ends.py gets @{ $r->{options} }, too; @{ $r->{conf} } is what $t->conf()
@@ -32,7 +34,7 @@ sub new {
     my $self = bless {
         t => $t,
         port => $t->port(),
-        upstream => $t->port(),
+        upstream => $options{upstream} // $t->port(),
         options => [],
         cert => $options{upstream_cert} // $cert,
         key => $options{upstream_key} // $key,
@@ -83,26 +85,40 @@ sub ends {
 sub ends_with {
     my ($self, $ready, @scenario) = @_;
 
+    my $process = $self->ends_start(@scenario);
+
+    if ($ready) {
+        $process->wait_line(qr/^(ready)$/, 60)
+            or die "not ready\n" . $process->stderr();
+        $ready->();
+        $process->say('done');
+    }
+
+    return $self->ends_report($process);
+}
+
+
+sub ends_start {
+    my ($self, @scenario) = @_;
+
     my $t = $self->{t};
     my $name = 'ends' . ++$count;
     my ($worker) = $t->workers();
     (my $lib = __FILE__) =~ s{/QuicLB/Relay\.pm$}{};
 
-    my $process = $t->helper($name, 'python3', '-B', "$lib/relay_ends.py",
+    return $t->helper($name, 'python3', '-B', "$lib/relay_ends.py",
         '--connect', "127.0.0.1:$self->{port}",
         '--listen', "127.0.0.1:$self->{upstream}",
         '--cert', $self->{cert}, '--key', $self->{key},
         '--worker', $worker, @{ $self->{options} }, @scenario);
+}
 
-    if ($ready) {
-        $process->wait_line(qr/^(ready)$/, 60)
-            or die "$name: not ready\n" . $process->stderr();
-        $ready->();
-        $process->say('done');
-    }
+
+sub ends_report {
+    my ($self, $process) = @_;
 
     my ($line) = $process->wait_line(qr/^(\{.*\})$/, 600)
-        or die "$name: no report\n" . $process->stderr();
+        or die "no report\n" . $process->stderr();
 
     $process->wait();
 

@@ -51,6 +51,11 @@ my $stream = <<"CONF";
         empty.example     '';
         default           group;
     }
+
+    map \$quic_relay_alpn_protocols \$by_protocol {
+        doq               127.0.0.1:$dead;
+        moq-00,doq,echo   127.0.0.1:$upstream;
+    }
 CONF
 
 my $resolver = "resolver 127.0.0.1:$dns_port ipv6=off; resolver_timeout 1s;";
@@ -155,7 +160,7 @@ $relay = relay(target => '$to', name => '$ssl_server_name',
                server => "$resolver $log");
 
 taken('a.example.com', 'the name that the client asks for');
-taken('A.EXAMPLE.com', 'in upper case, too', 'a.example.com');
+taken('A.EXAMPLE.com', 'in upper case, too');
 refused('c.example.com', qr/\(62:.* depth 0, the name is "c\.example\.com"/,
         qr/no connection to upstream 127\.0\.0\.1:$upstream/);
 taken('a.example.com', 'others are not cut off by that');
@@ -167,13 +172,20 @@ $t->stop('QUIT');
 
 $relay = relay(target => "127.0.0.1:$upstream", name => '$ssl_server_name',
                server => $log);
-taken('', 'no name: the address', '-');
+taken('', 'no name: the address');
 $t->stop('QUIT');
 
 $relay = relay(target => "127.0.0.\${one}:$upstream", server => $log,
                name => '"$empty"', more => 'map 1 $one { default 1; }
                                             map 1 $empty { default ""; }');
 taken('localhost', 'an empty name: the address');
+$t->stop('QUIT');
+
+
+# the protocols that a client offers
+
+$relay = relay(target => '$by_protocol', server => $log);
+taken('localhost', 'by the protocols', '--alpn', 'moq-00,doq,echo');
 $t->stop('QUIT');
 
 
@@ -239,11 +251,10 @@ sub report_ok {
 
 
 sub taken {
-    my ($name, $what, $logged) = @_;
+    my ($name, $what, @options) = @_;
 
-    report_ok(client($name, 'queries', 1), $what);
-    $logged //= $name;
-    logged($logged, "127.0.0.1:$upstream");
+    report_ok(client($name, @options, 'queries', 1), $what);
+    logged(lc $name || '-', "127.0.0.1:$upstream");
 }
 
 

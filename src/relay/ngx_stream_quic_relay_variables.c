@@ -24,6 +24,8 @@ static ngx_int_t ngx_stream_quic_relay_variable_code(ngx_stream_session_t *s,
     ngx_stream_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_stream_quic_relay_variable_text(ngx_stream_session_t *s,
     ngx_stream_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_stream_quic_relay_variable_alpn(ngx_stream_session_t *s,
+    ngx_stream_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_stream_quic_relay_variable_total(ngx_stream_session_t *s,
     ngx_stream_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_stream_quic_relay_variable_set(ngx_stream_session_t *s,
@@ -45,6 +47,10 @@ static ngx_stream_variable_t  ngx_stream_quic_relay_vars[] = {
     { ngx_string("quic_relay_datagrams_dropped"), NULL,
       ngx_stream_quic_relay_variable_number,
       offsetof(ngx_stream_quic_relay_t, ndropped),
+      NGX_STREAM_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("quic_relay_alpn_protocols"), NULL,
+      ngx_stream_quic_relay_variable_alpn, 0,
       NGX_STREAM_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("quic_relay_close_code"), NULL,
@@ -170,6 +176,45 @@ ngx_stream_quic_relay_variable_text(ngx_stream_session_t *s,
     v->no_cacheable = 0;
     v->not_found = 0;
     v->data = (u_char *) text;
+
+    return NGX_OK;
+}
+
+
+/* the offer as on the wire: a name's length becomes the comma before it */
+
+static ngx_int_t
+ngx_stream_quic_relay_variable_alpn(ngx_stream_session_t *s,
+    ngx_stream_variable_value_t *v, uintptr_t data)
+{
+    u_char                   *p;
+    size_t                    pos, size;
+    ngx_stream_quic_relay_t  *relay;
+
+    relay = ngx_stream_get_module_ctx(s, ngx_stream_quic_relay_module);
+
+    if (relay == NULL || relay->alpn_len == 0) {
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(s->connection->pool, relay->alpn_len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(p, relay->alpn, relay->alpn_len);
+
+    for (pos = 0; pos < relay->alpn_len; pos += 1 + size) {
+        size = p[pos];
+        p[pos] = ',';
+    }
+
+    v->len = relay->alpn_len - 1;
+    v->valid = 1;
+    v->no_cacheable = 0;
+    v->not_found = 0;
+    v->data = p + 1;
 
     return NGX_OK;
 }

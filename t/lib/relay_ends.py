@@ -7,8 +7,9 @@
     --connect ADDR:PORT  the relay
     --listen ADDR:PORT   where the relay's upstream is
     --cert FILE --key FILE
-    --alpn NAME          (echo)
-    --server-alpn NAME   of the upstream, if it is another
+    --alpn NAME,...      (echo)
+    --server-alpn NAME,...
+                         of the upstream, if they are others
     --server-name NAME   that the client asks for (localhost); empty: none
     --window N           credit of each stream, octets (1 MB)
     --trains             the client sends what it can as trains, by

@@ -521,7 +521,7 @@ class Ends:
         options = self.options
         configuration = QuicConfiguration(
             is_client=False,
-            alpn_protocols=[options.server_alpn or options.alpn],
+            alpn_protocols=(options.server_alpn or options.alpn).split(","),
             max_datagram_frame_size=options.max_datagram,
             max_stream_data=options.window, max_data=1 << 40)
         configuration.load_cert_chain(options.cert, options.key)
@@ -531,7 +531,7 @@ class Ends:
     def _client_configuration(self, **changes):
         options = self.options
         configuration = dict(
-            is_client=True, alpn_protocols=[options.alpn],
+            is_client=True, alpn_protocols=options.alpn.split(","),
             server_name=options.server_name or None, verify_mode=ssl.CERT_NONE,
             max_datagram_frame_size=options.max_datagram,
             max_stream_data=options.window, max_data=1 << 40)

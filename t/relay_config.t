@@ -214,6 +214,9 @@ accepts('two retry keys', "quic_relay_retry_key $raw;" x 2);
 refuses('a third retry key', "quic_relay_retry_key $raw;" x 3,
         qr/there must be at most 2 "quic_relay_retry_key" directives/);
 
+accepts('reuse of sessions', 'quic_relay_ssl_session_reuse off;');
+refuses('neither on nor off', 'quic_relay_ssl_session_reuse maybe;',
+        qr/invalid value "maybe" in "quic_relay_ssl_session_reuse"/);
 refuses('neither on nor off', 'quic_relay_retry maybe;',
         qr/invalid value "maybe" in "quic_relay_retry" directive/);
 

@@ -115,7 +115,7 @@ udp_drain($dns);
 
 # a client that does not wait for the answer
 
-my $process = client('left.example', 'leave');
+my $process = client('left.example', 'abandon');
 $process->wait_line(qr/^(ready)$/, 60) or die $process->stderr();
 ok($t->wait_for('a query', sub { dns_asked($dns) }), 'a name is asked for');
 $process->say('leave');
@@ -223,7 +223,7 @@ sub relay {
     my $more = delete $options{more} // '';
     my $relay = QuicLB::Relay->new($t, upstream => $upstream,
                                    stream => "$stream $more", %options);
-    unlink map { $t->path($_) } qw/error.log access.log/;
+    unlink $t->path('access.log');
     $t->start();
 
     return $relay;

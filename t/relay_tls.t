@@ -101,7 +101,7 @@ sub start {
         $t->write('nginx.conf', $text);
     }
 
-    unlink map { $t->path($_) } qw/error.log access.log/;
+    unlink $t->path('access.log');
     $t->start();
 
     return $relay;

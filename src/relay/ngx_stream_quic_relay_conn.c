@@ -626,6 +626,10 @@ ngx_stream_quic_relay_conn_failed(ngx_stream_quic_relay_conn_t *conn, int rc)
     ngx_uint_t                speak;
     ngx_stream_quic_relay_t  *relay;
 
+    /* nginx would take it for its own, and raise an alert */
+
+    ERR_clear_error();
+
     if (conn->closed) {
         return;
     }

@@ -158,6 +158,13 @@ static ngx_command_t  ngx_stream_quic_relay_commands[] = {
       offsetof(ngx_stream_quic_relay_srv_conf_t, ssl_crl),
       NULL },
 
+    { ngx_string("quic_relay_ssl_session_reuse"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      offsetof(ngx_stream_quic_relay_srv_conf_t, ssl_session_reuse),
+      NULL },
+
     { ngx_string("quic_relay_ssl_verify_depth"),
       NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
       ngx_stream_quic_relay_ssl_verify_depth,
@@ -284,6 +291,7 @@ ngx_stream_quic_relay_create_srv_conf(ngx_conf_t *cf)
      *     conf->ssl_trusted_certificate = { 0, NULL };
      *     conf->ssl_crl = { 0, NULL };
      *     conf->ssl.ctx = NULL;
+     *     conf->tickets = NULL;
      *     conf->preferred4 = NULL;
      *     conf->preferred6 = NULL;
      *     conf->named = 0;
@@ -291,6 +299,7 @@ ngx_stream_quic_relay_create_srv_conf(ngx_conf_t *cf)
 
     conf->ssl_name = NGX_CONF_UNSET_PTR;
     conf->ssl_verify_depth = NGX_CONF_UNSET_UINT;
+    conf->ssl_session_reuse = NGX_CONF_UNSET;
     conf->stream_window = NGX_CONF_UNSET_SIZE;
     conf->max_streams = NGX_CONF_UNSET_UINT;
     conf->datagram_queue = NGX_CONF_UNSET_UINT;
@@ -319,6 +328,7 @@ ngx_stream_quic_relay_merge_srv_conf(ngx_conf_t *cf, void *parent,
     ngx_conf_merge_str_value(conf->ssl_crl, prev->ssl_crl, "");
     ngx_conf_merge_uint_value(conf->ssl_verify_depth,
                               prev->ssl_verify_depth, 1);
+    ngx_conf_merge_value(conf->ssl_session_reuse, prev->ssl_session_reuse, 1);
     ngx_conf_merge_size_value(conf->stream_window, prev->stream_window,
                               256 * 1024);
     ngx_conf_merge_uint_value(conf->max_streams, prev->max_streams, 256);
@@ -404,6 +414,13 @@ ngx_stream_quic_relay_set_ssl(ngx_conf_t *cf,
     if (ngx_stream_quic_relay_set_certificate(cf, conf) != NGX_OK
         || ngx_ssl_crl(cf, &conf->ssl, &conf->ssl_crl) != NGX_OK
         || ngx_stream_quic_relay_tls_init_upstream(cf, conf) != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    if (conf->core
+        && conf->ssl_session_reuse
+        && ngx_stream_quic_relay_tickets_init(cf, conf) != NGX_OK)
     {
         return NGX_CONF_ERROR;
     }

@@ -78,6 +78,10 @@ typedef struct ngx_stream_quic_relay_worker_s  ngx_stream_quic_relay_worker_t;
 typedef struct ngx_stream_quic_relay_handover_s
                                             ngx_stream_quic_relay_handover_t;
 
+/* of _tickets.c alone */
+typedef struct ngx_stream_quic_relay_tickets_s
+                                            ngx_stream_quic_relay_tickets_t;
+
 /* of _stream.c and _datagram.c alone */
 typedef struct ngx_stream_quic_relay_streams_s
                                             ngx_stream_quic_relay_streams_t;
@@ -165,6 +169,8 @@ typedef struct {
     ngx_str_t                        ssl_crl;
     ngx_uint_t                       ssl_verify_depth;
     ngx_ssl_t                        ssl;         /* to the upstream */
+    ngx_flag_t                       ssl_session_reuse;
+    ngx_stream_quic_relay_tickets_t  *tickets;    /* NULL: none are used */
 
     size_t                           stream_window;   /* octets */
     ngx_uint_t                       max_streams;     /* of each kind */
@@ -336,6 +342,7 @@ struct ngx_stream_quic_relay_s {
     ngx_stream_quic_relay_datagrams_t  *datagrams;
 
     ngx_str_t                        ssl_name;    /* ends with a zero */
+    time_t                           verified;    /* 0: no ticket is used */
 
     /* the client's ClientHello */
     ngtcp2_transport_params          params;
@@ -356,6 +363,7 @@ struct ngx_stream_quic_relay_s {
 
     unsigned                         helloed:1;   /* ClientHello was seen */
     unsigned                         answered:1;  /* upstream handshake done */
+    unsigned                         reused:1;    /* by a ticket */
     unsigned                         refused:1;   /* upstream failed */
     unsigned                         misnamed:1;  /* its name is another */
     unsigned                         relaying:1;  /* both are handshaked */
@@ -424,6 +432,18 @@ ngx_int_t ngx_stream_quic_relay_tls_accept(ngx_stream_quic_relay_conn_t *conn);
 ngx_int_t ngx_stream_quic_relay_tls_connect(
     ngx_stream_quic_relay_conn_t *conn);
 void ngx_stream_quic_relay_tls_free(ngx_stream_quic_relay_conn_t *conn);
+
+
+/* _tickets.c */
+
+ngx_int_t ngx_stream_quic_relay_tickets_init(ngx_conf_t *cf,
+    ngx_stream_quic_relay_srv_conf_t *conf);
+
+/* offers the upstream the session of an earlier connection, if there is one */
+void ngx_stream_quic_relay_tickets_use(ngx_stream_quic_relay_conn_t *conn);
+
+/* the handshake has failed: without what it was offered another may not */
+void ngx_stream_quic_relay_tickets_failed(ngx_stream_quic_relay_conn_t *conn);
 
 
 /* _ids.c */

@@ -126,7 +126,13 @@ ngx_stream_quic_relay_tls_connect(ngx_stream_quic_relay_conn_t *conn)
         return NGX_ERROR;
     }
 
-    return ngx_stream_quic_relay_tls_name(conn, ssl);
+    if (ngx_stream_quic_relay_tls_name(conn, ssl) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_stream_quic_relay_tickets_use(conn);
+
+    return NGX_OK;
 }
 
 
@@ -201,6 +207,10 @@ ngx_stream_quic_relay_tls_free(ngx_stream_quic_relay_conn_t *conn)
     ngtcp2_crypto_ossl_ctx_del(conn->ossl);
 
     if (!conn->server) {
+
+        /* OpenSSL takes back tickets if it has not seen an end */
+
+        SSL_set_shutdown(conn->ssl, SSL_SENT_SHUTDOWN|SSL_RECEIVED_SHUTDOWN);
         SSL_free(conn->ssl);
         conn->connection->ssl = NULL;
     }

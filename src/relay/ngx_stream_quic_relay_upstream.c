@@ -290,6 +290,7 @@ ngx_stream_quic_relay_upstream_answered(ngx_stream_quic_relay_t *relay)
     ngx_memcpy(relay->chosen, name, len);
     relay->chosen_len = len;
     relay->answered = 1;
+    relay->reused = SSL_session_reused(conn->ssl);
 
     u->connected = 1;
     u->state->connect_time = ngx_current_msec - u->peer.start_time;
@@ -342,6 +343,8 @@ ngx_stream_quic_relay_upstream_failed(ngx_stream_quic_relay_t *relay)
                   relay->upstream.log, 0,
                   "quic relay: no connection to upstream %V, code 0x%xL",
                   pc->name, code);
+
+    ngx_stream_quic_relay_tickets_failed(&relay->upstream);
 
     /* another one would refuse the same protocols */
 

@@ -26,6 +26,8 @@ static ngx_int_t ngx_stream_quic_relay_variable_text(ngx_stream_session_t *s,
     ngx_stream_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_stream_quic_relay_variable_alpn(ngx_stream_session_t *s,
     ngx_stream_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_stream_quic_relay_variable_reused(ngx_stream_session_t *s,
+    ngx_stream_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_stream_quic_relay_variable_total(ngx_stream_session_t *s,
     ngx_stream_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_stream_quic_relay_variable_set(ngx_stream_session_t *s,
@@ -51,6 +53,10 @@ static ngx_stream_variable_t  ngx_stream_quic_relay_vars[] = {
 
     { ngx_string("quic_relay_alpn_protocols"), NULL,
       ngx_stream_quic_relay_variable_alpn, 0,
+      NGX_STREAM_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("quic_relay_ssl_session_reused"), NULL,
+      ngx_stream_quic_relay_variable_reused, 0,
       NGX_STREAM_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("quic_relay_close_code"), NULL,
@@ -215,6 +221,29 @@ ngx_stream_quic_relay_variable_alpn(ngx_stream_session_t *s,
     v->no_cacheable = 0;
     v->not_found = 0;
     v->data = p + 1;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_stream_quic_relay_variable_reused(ngx_stream_session_t *s,
+    ngx_stream_variable_value_t *v, uintptr_t data)
+{
+    ngx_stream_quic_relay_t  *relay;
+
+    relay = ngx_stream_get_module_ctx(s, ngx_stream_quic_relay_module);
+
+    if (relay == NULL || !relay->answered) {
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
+    v->len = 1;
+    v->valid = 1;
+    v->no_cacheable = 0;
+    v->not_found = 0;
+    v->data = (u_char *) (relay->reused ? "r" : ".");
 
     return NGX_OK;
 }

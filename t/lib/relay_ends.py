@@ -38,12 +38,18 @@ Scenarios, and what they report beside "ok" and "error":
     queries COUNT        one per stream, answered with its own content
     refused [COUNT]      no connection comes about, COUNT times at once:
                          "code" of the close that the clients get
-    leave                a client writes "ready" when it has begun, and leaves
+    abandon              a client writes "ready" when it has begun, and leaves
                          when it is told to
     close ACTOR CODE     "client" or "upstream" closes with the code: "code"
                          and "reason" that the other one gets
     vanish               the upstream falls silent: "code" that the client
                          gets, "fin": its stream has ended properly
+    resume NAME...       a connection of one stream to each of the names in
+                         turn: "resumed", whether that to the upstream is by a
+                         TLS ticket, null if it is refused; at "+" it writes
+                         "ready" and waits for a line
+    resume_alpn NAME...  the same with a client that offers the protocol alone:
+                         "chosen", what it gets
     wait                 writes "ready", then: "code" that both ends get
     rebind COUNT [new]   the client goes on from COUNT other ports in turn,
                          with a new connection ID each time; "intact"
@@ -520,7 +526,7 @@ async def refused(ends, options, count=1):
     return {"code": codes.pop()}
 
 
-async def leave(ends, options):
+async def abandon(ends, options):
     begun = asyncio.create_task(ends.client())
     await asyncio.sleep(0)
     print("ready", flush=True)
@@ -564,6 +570,43 @@ async def vanish(ends, options):
         await asyncio.sleep(0.1)
 
     return {"code": pair.client.closed_by.error_code, "fin": stream.fin}
+
+
+async def resume(ends, options, *names):
+    resumed = []
+
+    for name in names:
+        if name == "+":
+            print("ready", flush=True)
+            await relay_workers.line()
+            continue
+
+        try:
+            pair = await ends.connect(server_name=name)
+
+        except Failure:
+            resumed.append(None)
+            ends.forget_accepted()
+            continue
+
+        await answered(pair)
+        resumed.append(pair.upstream._quic.tls.session_resumed)
+        pair.close()
+
+    return {"resumed": resumed}
+
+
+async def resume_alpn(ends, options, *offers):
+    resumed, chosen = [], []
+
+    for offer in offers:
+        pair = await ends.connect(alpn_protocols=[offer])
+        await answered(pair)
+        resumed.append(pair.upstream._quic.tls.session_resumed)
+        chosen.append(pair.client._quic.tls.alpn_negotiated)
+        pair.close()
+
+    return {"resumed": resumed, "chosen": chosen}
 
 
 async def wait(ends, options):
@@ -754,8 +797,8 @@ async def stop_working(task):
 
 SCENARIOS = {function.__name__: function
              for function in (matrix, ids, stall, short, datagrams, queries,
-                              refused, leave, close, vanish, wait, rebind,
-                              flood, resets)}
+                              refused, abandon, resume, resume_alpn, close,
+                              vanish, wait, rebind, flood, resets)}
 SCENARIOS.update(relay_workers.SCENARIOS)
 
 

@@ -445,6 +445,7 @@ class Ends:
     def __init__(self, options):
         self.options = options
         self.accepted = asyncio.Queue()
+        self.tickets = {}               # of TLS, that clients may come with
         self.transports = []
         self.peers = []
 
@@ -454,7 +455,9 @@ class Ends:
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_datagram_endpoint(
             lambda: QuicServer(configuration=self._server_configuration(),
-                               create_protocol=self._accept),
+                               create_protocol=self._accept,
+                               session_ticket_fetcher=self.tickets.get,
+                               session_ticket_handler=self._add_ticket),
             sock=udp_socket(parse_address(options.listen)))
         self.transports.append(transport)
         self.port = transport.get_extra_info("sockname")[1]
@@ -474,6 +477,9 @@ class Ends:
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, ECT0)
 
         return sock
+
+    def _add_ticket(self, ticket):
+        self.tickets[ticket.ticket] = ticket
 
     async def client(self, destination=None, **configuration):
         """A connected client; the upstream end is still to be taken.
@@ -508,6 +514,11 @@ class Ends:
         upstream = await asyncio.wait_for(self.accepted.get(), PATIENCE)
 
         return Pair(client, upstream)
+
+    def forget_accepted(self):
+        """Upstream ends of clients that were refused."""
+        while not self.accepted.empty():
+            self.accepted.get_nowait()
 
     def close(self):
         for peer in self.peers:

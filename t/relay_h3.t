@@ -44,6 +44,10 @@ my $relay = QuicLB::Relay->new($t, target => "127.0.0.1:$h3",
             return 200 "\$ssl_client_verify \$ssl_client_s_dn";
         }
 
+        location = /reused {
+            return 200 "\$ssl_session_reused";
+        }
+
         location = /hello {
             return 200 "\$server_protocol \$ssl_alpn_protocol";
         }
@@ -75,6 +79,10 @@ SKIP: {
     skip('ngtcp2\'s client is not there', 1) if !defined $body;
     is($body, 'HTTP/3.0 h3', 'ngtcp2\'s client');
 }
+
+
+($code, $answer) = $t->curl('--http3-only', "$url/reused");
+is($answer, 'r', 'nginx resumes the TLS session of the relay');
 
 
 # the upstream asks for a certificate

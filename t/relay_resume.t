@@ -23,6 +23,9 @@ plan(skip_all => 'the relay is not built: no ngtcp2')
 # seconds of a certificate that is to expire: time enough for two connections
 use constant LIFE => 20;
 
+# sessions of a server block
+use constant ROOM => 256;
+
 # what relay_ends.py tells of a connection
 my ($full, $resumed, $refused) = (JSON::PP::false, JSON::PP::true, undef);
 my ($a, $b) = qw/a.example.com b.example.com/;
@@ -42,6 +45,9 @@ resumes('a server that does not know the ticket', [$a, $a],
 
 is_deeply([lines(9)], [("$a .") x 3, ("$a r") x 4, "$b .", "$b r"],
           'the log tells');
+
+resumes('nothing that a handshake has failed with', [$a, '!', $a, $a, $a],
+        [$full, $refused, $full, $resumed]);
 
 
 # a reload begins anew
@@ -94,6 +100,18 @@ resumes('no upstream whose certificate has expired', [$a, $a, '+', $a],
                          sub { time() > $expiry }, 2 * LIFE);
         });
 like($t->error_log(), qr/certificate is refused: \(10:/, 'the log says it');
+$t->stop('QUIT');
+
+
+# more names than there is room for: the oldest one goes
+
+my ($many, $many_key) = certificate('many', '-days', 30);
+my @names = map { "n$_.many.example" } 1 .. ROOM + 1;
+
+$relay = relay(ca => $many, upstream_cert => $many, upstream_key => $many_key);
+resumes('as many as there is room for', [@names[0 .. 1], @names, @names[1, 0]],
+        [$full, $full, $resumed, $resumed, ($full) x (ROOM - 1),
+         $resumed, $full]);
 $t->stop('QUIT');
 
 
@@ -199,7 +217,7 @@ sub certificate {
 
     $t->run('openssl', qw/openssl req -x509 -nodes -newkey ec
             -pkeyopt ec_paramgen_curve:prime256v1 -subj/, '/CN=localhost',
-            '-addext', 'subjectAltName=DNS:localhost',
+            '-addext', 'subjectAltName=DNS:localhost,DNS:*.many.example',
             @dates ? @dates : ('-days', 30), '-keyout', $key, '-out', $cert)
         == 0 or die $t->read('openssl.err');
 

@@ -47,7 +47,8 @@ Scenarios, and what they report beside "ok" and "error":
     resume NAME...       a connection of one stream to each of the names in
                          turn: "resumed", whether that to the upstream is by a
                          TLS ticket, null if it is refused; at "+" it writes
-                         "ready" and waits for a line
+                         "ready" and waits for a line, at "!" the server mixes
+                         up its tickets
     resume_alpn NAME...  the same with a client that offers the protocol alone:
                          "chosen", what it gets
     wait                 writes "ready", then: "code" that both ends get
@@ -579,6 +580,12 @@ async def resume(ends, options, *names):
         if name == "+":
             print("ready", flush=True)
             await relay_workers.line()
+            continue
+
+        if name == "!":
+            for ticket in ends.tickets.values():
+                ticket.resumption_secret = ticket.resumption_secret[::-1]
+
             continue
 
         try:

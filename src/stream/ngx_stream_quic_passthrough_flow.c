@@ -483,6 +483,11 @@ ngx_stream_quic_pt_flow_read(ngx_event_t *rev)
         return;
     }
 
+    if (flow->looked_up) {
+        ngx_stream_quic_pt_session_looked_up(flow);
+        return;
+    }
+
     if (rev->timedout) {
         rev->timedout = 0;
         ngx_stream_quic_pt_flow_expire(flow, rev);

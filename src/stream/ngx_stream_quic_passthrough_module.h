@@ -491,6 +491,8 @@ struct ngx_stream_quic_pt_flow_s {
     unsigned                         closing:1;   /* goes with the session */
     unsigned                         transparent:1;  /* bind is not ours */
     unsigned                         unvalidated:1;  /* no Initial made it */
+    unsigned                         looked_up:1; /* a name, just now */
+    unsigned                         found:1;     /* it has addresses */
 };
 
 
@@ -567,12 +569,14 @@ ngx_int_t ngx_stream_quic_pt_counters_init(ngx_conf_t *cf);
 
 /*
  * _session.c.  admit returns NGX_OK if |flow| may open connections; it may not
- * if "limit_conn" would have refused it as a new one.
+ * if "limit_conn" would have refused it as a new one.  looked_up goes on with
+ * the name that a flow has waited for.
  */
 
 ngx_int_t ngx_stream_quic_pt_session_init(ngx_conf_t *cf);
 void ngx_stream_quic_pt_session_handler(ngx_stream_session_t *s);
 ngx_int_t ngx_stream_quic_pt_session_admit(ngx_stream_quic_pt_flow_t *flow);
+void ngx_stream_quic_pt_session_looked_up(ngx_stream_quic_pt_flow_t *flow);
 
 /*
  * Preread, see ngx_stream_quic_preread_module.h.  take returns NGX_OK if the

@@ -193,7 +193,7 @@ ngx_stream_quic_pt_session_handler(ngx_stream_session_t *s)
     if (rc == NGX_AGAIN) {
         rc = ngx_stream_quic_pt_session_resolve(s, flow);
 
-        /* a cached answer has called the handler already */
+        /* it goes on when the name has been looked up */
 
         if (rc == NGX_OK) {
             return;
@@ -277,26 +277,44 @@ ngx_stream_quic_pt_session_resolve(ngx_stream_session_t *s,
 }
 
 
+/*
+ * The resolver is in the middle of those that wait for the name.  What the flow
+ * does next may make others go, which wait there too: it does it later.
+ */
+
 static void
 ngx_stream_quic_pt_session_resolved(ngx_resolver_ctx_t *ctx)
 {
-    ngx_int_t                        rc;
     ngx_stream_quic_pt_flow_t       *flow;
     ngx_stream_upstream_resolved_t  *ur;
 
     flow = ctx->data;
     ur = flow->resolving;
 
-    rc = ngx_stream_quic_lb_target_resolved(flow->session, ctx,
-                                         &flow->listener->worker->untargeted);
-    if (rc == NGX_OK) {
-        rc = ngx_stream_quic_pt_session_copy_addrs(flow, ur, ctx);
+    flow->looked_up = 1;
+    flow->found = 0;
+
+    if (ngx_stream_quic_lb_target_resolved(flow->session, ctx,
+                                         &flow->listener->worker->untargeted)
+        == NGX_OK
+        && ngx_stream_quic_pt_session_copy_addrs(flow, ur, ctx) == NGX_OK)
+    {
+        flow->found = 1;
     }
 
     ngx_resolve_name_done(ctx);
     ur->ctx = NULL;
 
-    if (rc != NGX_OK) {
+    ngx_post_event(flow->session->connection->read, &ngx_posted_events);
+}
+
+
+void
+ngx_stream_quic_pt_session_looked_up(ngx_stream_quic_pt_flow_t *flow)
+{
+    flow->looked_up = 0;
+
+    if (!flow->found) {
         ngx_stream_quic_pt_session_failed(flow, NGX_STREAM_BAD_GATEWAY);
         return;
     }

@@ -483,7 +483,8 @@ sub answered {
 sub served {
     my ($upstream, $dcid, $client) = @_;
 
-    return answered($upstream, long($v1, $initial, $dcid), $client // udp(0), 30)
+    return answered($upstream, long($v1, $initial, $dcid),
+                    $client // udp(0), 30)
            // 'none';
 }
 

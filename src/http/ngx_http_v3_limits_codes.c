@@ -149,7 +149,7 @@ ngx_http_h3_limits_codes_malformed(ngx_http_request_t *r)
 {
     ngx_http_ssl_srv_conf_t    *sscf;
     ngx_http_v3_parse_field_t  *field;
-#if (nginx_version >= 1030000)
+#if (nginx_version >= 1029008)
     ngx_http_core_srv_conf_t   *cscf;
 #endif
 
@@ -159,7 +159,7 @@ ngx_http_h3_limits_codes_malformed(ngx_http_request_t *r)
         return 0;
     }
 
-#if (nginx_version >= 1030000)
+#if (nginx_version >= 1029008)
 
     cscf = ngx_http_get_module_srv_conf(r, ngx_http_core_module);
 

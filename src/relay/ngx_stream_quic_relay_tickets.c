@@ -34,7 +34,7 @@
 #define NGX_STREAM_QUIC_RELAY_REVERIFY  3600
 
 /* octets; no name in SNI is longer */
-#define NGX_STREAM_QUIC_RELAY_NAME      255
+#define NGX_STREAM_QUIC_RELAY_SNI       255
 
 
 typedef struct {
@@ -60,7 +60,7 @@ typedef struct {
     size_t                           len;
     uint64_t                         hash;
     u_char                           data[sizeof(struct sockaddr_in6)
-                                          + NGX_STREAM_QUIC_RELAY_NAME];
+                                          + NGX_STREAM_QUIC_RELAY_SNI];
 } ngx_stream_quic_relay_ticket_key_t;
 
 
@@ -266,7 +266,7 @@ ngx_stream_quic_relay_tickets_key(ngx_stream_quic_relay_conn_t *conn,
     name = &conn->relay->ssl_name;
     tickets = conn->relay->conf->tickets;
 
-    if (name->len > NGX_STREAM_QUIC_RELAY_NAME
+    if (name->len > NGX_STREAM_QUIC_RELAY_SNI
         || conn->socklen > (socklen_t) sizeof(struct sockaddr_in6))
     {
         return NGX_DECLINED;

@@ -194,8 +194,12 @@ ngx_stream_quic_relay_cb_handshaked(ngtcp2_conn *qc, void *data)
 
     conn->handshaked = 1;
 
+    if (conn->server) {
+        ngx_stream_quic_relay_half_open_remove(relay);
+    }
+
     if (conn->server
-        && relay->conf->retry
+        && relay->conf->retry.mode != NGX_STREAM_QUIC_RELAY_RETRY_OFF
         && ngx_stream_quic_relay_token_new(conn) != NGX_OK)
     {
         return NGTCP2_ERR_CALLBACK_FAILURE;

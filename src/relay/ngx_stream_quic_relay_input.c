@@ -216,8 +216,11 @@ ngx_stream_quic_relay_input_new(ngx_stream_quic_relay_worker_t *worker,
         return;
     }
 
-    if (rc == NGX_DECLINED && conf->retry) {
-        n = ngx_stream_quic_relay_token_retry(worker, conf->ids, path, &hd);
+    if (rc == NGX_DECLINED
+        && ngx_stream_quic_relay_retry_wanted(worker, &conf->retry,
+                                              lc->listening))
+    {
+        n = ngx_stream_quic_relay_retry_write(worker, conf, path, &hd);
         ngx_stream_quic_relay_input_answer(worker, lc, path, n);
         return;
     }
@@ -225,7 +228,8 @@ ngx_stream_quic_relay_input_new(ngx_stream_quic_relay_worker_t *worker,
     ngx_memcpy(&remote, path->remote.addr, path->remote.addrlen);
 
     relay = ngx_stream_quic_relay_session_create(worker, lc, &remote,
-                                                 path->remote.addrlen);
+                                                 path->remote.addrlen,
+                                                 rc == NGX_OK);
     if (relay == NULL) {
         ngx_stream_quic_relay_input_refuse(worker, lc, path, &hd,
                                            NGTCP2_CONNECTION_REFUSED);
@@ -253,7 +257,7 @@ ngx_stream_quic_relay_input_new(ngx_stream_quic_relay_worker_t *worker,
      */
 
     if (relay->retry) {
-        n = ngx_stream_quic_relay_token_retry(worker, relay->ids, path, &hd);
+        n = ngx_stream_quic_relay_retry_write(worker, conf, path, &hd);
         ngx_stream_quic_relay_input_answer(worker, lc, path, n);
     }
 }

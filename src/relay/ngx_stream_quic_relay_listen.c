@@ -354,10 +354,10 @@ ngx_stream_quic_relay_listen_init_worker(ngx_cycle_t *cycle,
 
     worker->log = cycle->log;
     worker->shared = rmcf->shared;
-    worker->reserve = cycle->connection_n / 16;
     worker->segments = NGX_STREAM_QUIC_RELAY_SEGMENTS;
 
     ngx_queue_init(&worker->listeners);
+    ngx_stream_quic_relay_half_open_init(worker, cycle->connection_n);
 
     worker->buffer = ngx_palloc(cycle->pool, NGX_STREAM_QUIC_RELAY_BUFFER);
     worker->out = ngx_palloc(cycle->pool, NGX_STREAM_QUIC_RELAY_BUFFER);

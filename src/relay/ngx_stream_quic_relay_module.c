@@ -180,10 +180,10 @@ static ngx_command_t  ngx_stream_quic_relay_commands[] = {
       NULL },
 
     { ngx_string("quic_relay_retry"),
-      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_FLAG,
-      ngx_conf_set_flag_slot,
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE12,
+      ngx_stream_quic_relay_retry,
       NGX_STREAM_SRV_CONF_OFFSET,
-      offsetof(ngx_stream_quic_relay_srv_conf_t, retry),
+      0,
       NULL },
 
     { ngx_string("quic_relay_retry_key"),
@@ -305,7 +305,7 @@ ngx_stream_quic_relay_create_srv_conf(ngx_conf_t *cf)
     conf->datagram_queue = NGX_CONF_UNSET_UINT;
     conf->timeout = NGX_CONF_UNSET_MSEC;
     conf->connect_timeout = NGX_CONF_UNSET_MSEC;
-    conf->retry = NGX_CONF_UNSET;
+    conf->retry.mode = NGX_CONF_UNSET_UINT;
     conf->retry_keys = NGX_CONF_UNSET_PTR;
     conf->ids = NGX_CONF_UNSET_PTR;
 
@@ -337,7 +337,13 @@ ngx_stream_quic_relay_merge_srv_conf(ngx_conf_t *cf, void *parent,
     ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 60000);
     ngx_conf_merge_msec_value(conf->connect_timeout, prev->connect_timeout,
                               10000);
-    ngx_conf_merge_value(conf->retry, prev->retry, 0);
+
+    if (conf->retry.mode == NGX_CONF_UNSET_UINT) {
+        conf->retry.threshold = prev->retry.threshold;
+    }
+
+    ngx_conf_merge_uint_value(conf->retry.mode, prev->retry.mode,
+                              NGX_STREAM_QUIC_RELAY_RETRY_OFF);
     ngx_conf_merge_ptr_value(conf->retry_keys, prev->retry_keys, NULL);
 
     if (conf->preferred4 == NULL && conf->preferred6 == NULL) {
@@ -703,9 +709,13 @@ static ngx_int_t
 ngx_stream_quic_relay_init_server(ngx_conf_t *cf,
     ngx_stream_core_srv_conf_t *cscf)
 {
-    ngx_stream_ssl_srv_conf_t  *sscf;
+    ngx_stream_ssl_srv_conf_t         *sscf;
+    ngx_stream_quic_relay_srv_conf_t  *rscf;
 
     sscf = cscf->ctx->srv_conf[ngx_stream_ssl_module.ctx_index];
+    rscf = cscf->ctx->srv_conf[ngx_stream_quic_relay_module.ctx_index];
+
+    rscf->retry.handshake = sscf->handshake_timeout;
 
     if (sscf->certificates == NULL || sscf->ssl.ctx == NULL) {
         ngx_log_error(NGX_LOG_EMERG, cf->log, 0,

@@ -120,6 +120,7 @@ typedef struct {
 typedef enum {
     NGX_STREAM_QUIC_RELAY_CONNECTIONS = 0,
     NGX_STREAM_QUIC_RELAY_REFUSED,
+    NGX_STREAM_QUIC_RELAY_EVICTED,
     NGX_STREAM_QUIC_RELAY_UPSTREAM_FAILED,
     NGX_STREAM_QUIC_RELAY_STREAMS,
     NGX_STREAM_QUIC_RELAY_DATAGRAMS,
@@ -157,6 +158,34 @@ typedef struct {
 } ngx_stream_quic_relay_main_conf_t;
 
 
+#define NGX_STREAM_QUIC_RELAY_RETRY_OFF       0
+#define NGX_STREAM_QUIC_RELAY_RETRY_ON        1
+#define NGX_STREAM_QUIC_RELAY_RETRY_ADAPTIVE  2
+
+
+/* "quic_relay_retry", and in a worker how it stands at an address */
+
+typedef struct {
+    ngx_uint_t                       mode;
+    ngx_uint_t                       threshold;   /* 0: the default */
+    ngx_msec_t                       handshake;   /* the longest one */
+
+    uint64_t                         answered;    /* hash of a DCID */
+    ngx_msec_t                       answered_at;
+
+    /* "adaptive" */
+
+    ngx_event_t                      event;       /* each second while on */
+    ngx_stream_quic_relay_worker_t  *worker;      /* NULL: it is not on */
+    ngx_listening_t                 *listening;
+    time_t                           since;
+    ngx_uint_t                       quiet;       /* s */
+    ngx_uint_t                       sent;        /* since it is on */
+    ngx_uint_t                       accepted;
+    ngx_uint_t                       unanswered;  /* a second ago */
+} ngx_stream_quic_relay_retry_t;
+
+
 typedef struct {
     ngx_stream_upstream_srv_conf_t  *upstream;    /* NULL: by the value */
     ngx_stream_complex_value_t      *upstream_value;
@@ -178,7 +207,7 @@ typedef struct {
     ngx_msec_t                       timeout;         /* idle */
     ngx_msec_t                       connect_timeout; /* and handshake */
 
-    ngx_flag_t                       retry;
+    ngx_stream_quic_relay_retry_t    retry;
     ngx_array_t                     *retry_keys;  /* of balancers */
     ngx_sockaddr_t                  *preferred4;  /* "preferred_address" */
     ngx_sockaddr_t                  *preferred6;
@@ -228,6 +257,13 @@ struct ngx_stream_quic_relay_worker_s {
     quic_lb_hash_key_t               mask;        /* hides slots in IDs */
 
     ngx_queue_t                      listeners;
+
+    /* half-open connections, oldest first, by the client's address */
+
+    ngx_queue_t                      unproved;
+    ngx_queue_t                      proved;
+    ngx_uint_t                       nhalf_open;
+    ngx_uint_t                       half_open_limit;
 
     ngx_uint_t                       reserve;     /* nginx's connections */
     ngx_stream_quic_lb_complaints_t  complaints;  /* about targets */
@@ -329,6 +365,7 @@ struct ngx_stream_quic_relay_conn_s {
 
 
 struct ngx_stream_quic_relay_s {
+    ngx_queue_t                      queue;       /* of half-open ones */
     ngx_stream_session_t            *session;
     ngx_stream_quic_relay_worker_t  *worker;
     ngx_stream_quic_relay_srv_conf_t  *conf;
@@ -368,6 +405,7 @@ struct ngx_stream_quic_relay_s {
     unsigned                         misnamed:1;  /* its name is another */
     unsigned                         relaying:1;  /* both are handshaked */
     unsigned                         retry:1;     /* Retry, no connection */
+    unsigned                         half_open:1;
     unsigned                         finishing:1;
     unsigned                         peered:1;    /* balancer is to be told */
 };
@@ -505,6 +543,43 @@ char *ngx_stream_quic_relay_token_key(ngx_conf_t *cf, ngx_command_t *cmd,
 ngx_int_t ngx_stream_quic_relay_token_new(ngx_stream_quic_relay_conn_t *conn);
 
 
+/* _retry.c */
+
+/* setter of "quic_relay_retry" */
+char *ngx_stream_quic_relay_retry(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+/* whether a new client has to prove its address */
+ngx_uint_t ngx_stream_quic_relay_retry_wanted(
+    ngx_stream_quic_relay_worker_t *worker,
+    ngx_stream_quic_relay_retry_t *retry, ngx_listening_t *ls);
+
+/* as token_retry(); 0, too, if the client has just got one */
+size_t ngx_stream_quic_relay_retry_write(
+    ngx_stream_quic_relay_worker_t *worker,
+    ngx_stream_quic_relay_srv_conf_t *conf, ngtcp2_path *path,
+    ngtcp2_pkt_hd *hd);
+
+
+/* _half_open.c */
+
+/* of nginx's |connections| */
+void ngx_stream_quic_relay_half_open_init(
+    ngx_stream_quic_relay_worker_t *worker, ngx_uint_t connections);
+
+/*
+ * Makes room for one more, by ending others; NGX_DECLINED: there is none.
+ * |validated|: its client has proved its address.
+ */
+ngx_int_t ngx_stream_quic_relay_half_open_room(
+    ngx_stream_quic_relay_worker_t *worker, ngx_uint_t validated);
+void ngx_stream_quic_relay_half_open_add(ngx_stream_quic_relay_t *relay,
+    ngx_uint_t validated);
+
+/* it may be none any more */
+void ngx_stream_quic_relay_half_open_remove(ngx_stream_quic_relay_t *relay);
+
+
 /* _handover.c */
 
 /* sets worker->slot; without one nothing is handed over */
@@ -602,10 +677,10 @@ void ngx_stream_quic_relay_udp_answer(ngx_connection_t *c,
 
 /* _session.c */
 
-/* NULL: there is no room */
+/* NULL: there is no room; |validated|: the client has proved its address */
 ngx_stream_quic_relay_t *ngx_stream_quic_relay_session_create(
     ngx_stream_quic_relay_worker_t *worker, ngx_connection_t *lc,
-    ngx_sockaddr_t *remote, socklen_t socklen);
+    ngx_sockaddr_t *remote, socklen_t socklen, ngx_uint_t validated);
 void ngx_stream_quic_relay_session_handler(ngx_stream_session_t *s);
 
 /*
@@ -615,6 +690,9 @@ void ngx_stream_quic_relay_session_handler(ngx_stream_session_t *s);
 void ngx_stream_quic_relay_session_finish(ngx_stream_quic_relay_t *relay,
     ngx_int_t status);
 
+
+/* frees all of it at once, outside of ngtcp2; both ends are told */
+void ngx_stream_quic_relay_session_evict(ngx_stream_quic_relay_t *relay);
 
 /* the first reason counts; |error| may be NULL: code 0 */
 void ngx_stream_quic_relay_session_end(ngx_stream_quic_relay_t *relay,

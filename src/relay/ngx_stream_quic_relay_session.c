@@ -28,14 +28,15 @@ static void ngx_stream_quic_relay_session_free(void *data);
 
 ngx_stream_quic_relay_t *
 ngx_stream_quic_relay_session_create(ngx_stream_quic_relay_worker_t *worker,
-    ngx_connection_t *lc, ngx_sockaddr_t *remote, socklen_t socklen)
+    ngx_connection_t *lc, ngx_sockaddr_t *remote, socklen_t socklen,
+    ngx_uint_t validated)
 {
     ngx_connection_t         *c;
     ngx_stream_quic_relay_t  *relay;
 
-    /* one for the session, one for the upstream */
-
-    if (ngx_exiting || ngx_cycle->free_connection_n < worker->reserve + 2) {
+    if (ngx_exiting
+        || ngx_stream_quic_relay_half_open_room(worker, validated) != NGX_OK)
+    {
         ngx_stream_quic_relay_count(worker, NGX_STREAM_QUIC_RELAY_REFUSED, 1);
         ngx_log_error(NGX_LOG_INFO, worker->log, 0,
                       "quic relay: a client is dropped: the worker %s",
@@ -88,6 +89,8 @@ ngx_stream_quic_relay_session_create(ngx_stream_quic_relay_worker_t *worker,
         ngx_stream_finalize_session(c->data, NGX_STREAM_INTERNAL_SERVER_ERROR);
         return NULL;
     }
+
+    ngx_stream_quic_relay_half_open_add(relay, validated);
 
     return relay;
 }
@@ -353,6 +356,23 @@ ngx_stream_quic_relay_session_finish(ngx_stream_quic_relay_t *relay,
 }
 
 
+void
+ngx_stream_quic_relay_session_evict(ngx_stream_quic_relay_t *relay)
+{
+    ngtcp2_ccerr  *error;
+
+    error = &relay->client.error;
+
+    ngtcp2_ccerr_set_transport_error(error, NGTCP2_CONNECTION_REFUSED, NULL,
+                                     0);
+    ngx_stream_quic_relay_session_end(relay, "relay", error);
+
+    relay->status = NGX_STREAM_SERVICE_UNAVAILABLE;
+
+    ngx_stream_quic_relay_session_finished(&relay->finish);
+}
+
+
 static void
 ngx_stream_quic_relay_session_finished(ngx_event_t *ev)
 {
@@ -376,6 +396,8 @@ ngx_stream_quic_relay_session_free(void *data)
     if (relay->worker->current == relay) {
         relay->worker->current = NULL;
     }
+
+    ngx_stream_quic_relay_half_open_remove(relay);
 
     if (relay->finish.timer_set) {
         ngx_del_timer(&relay->finish);

@@ -102,6 +102,7 @@ ngx_stream_quic_relay_token_check(ngx_stream_quic_relay_worker_t *worker,
                                                now);
         if (rc == 0) {
             token->type = NGTCP2_TOKEN_TYPE_RETRY;
+            conf->retry.accepted++;
             return NGX_OK;
         }
 

@@ -80,6 +80,7 @@ static ngx_stream_variable_t  ngx_stream_quic_relay_vars[] = {
 static ngx_str_t  ngx_stream_quic_relay_totals[] = {
     ngx_string("quic_relay_total_connections"),
     ngx_string("quic_relay_total_refused"),
+    ngx_string("quic_relay_total_evicted"),
     ngx_string("quic_relay_total_upstream_failed"),
     ngx_string("quic_relay_total_streams"),
     ngx_string("quic_relay_total_datagrams"),

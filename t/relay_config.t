@@ -217,8 +217,23 @@ refuses('a third retry key', "quic_relay_retry_key $raw;" x 3,
 accepts('reuse of sessions', 'quic_relay_ssl_session_reuse off;');
 refuses('neither on nor off', 'quic_relay_ssl_session_reuse maybe;',
         qr/invalid value "maybe" in "quic_relay_ssl_session_reuse"/);
+
+accepts('adaptive Retry', 'quic_relay_retry adaptive;');
+accepts('its threshold', 'quic_relay_retry adaptive threshold=100;');
 refuses('neither on nor off', 'quic_relay_retry maybe;',
-        qr/invalid value "maybe" in "quic_relay_retry" directive/);
+        qr/value "maybe" in "quic_relay_retry" .* "off", "on" or "adaptive"/);
+refuses('Retry twice', 'quic_relay_retry on; quic_relay_retry off;',
+        qr/"quic_relay_retry" directive is duplicate/);
+
+for my $wrong ('on threshold=1', 'off threshold=1', 'adaptive threshold=0',
+               'adaptive threshold=', 'adaptive threshold=-1',
+               'adaptive threshold=x', 'adaptive 100')
+{
+    my ($parameter) = $wrong =~ /(\S+)$/;
+
+    refuses("Retry $wrong", "quic_relay_retry $wrong;",
+            qr/invalid parameter "$parameter" in "quic_relay_retry"/);
+}
 
 for my $case ([$short, qr/"\Q$short\E" must have 16 to 4096 octets/],
               ['/nowhere/k', qr{"quic_relay_host_key" .*"/nowhere/k" failed}])

@@ -62,22 +62,24 @@ CONF
 sub downloads {
     my @clients;
 
+    # not complete before the GOAWAY is there
+    my @window = ('--window', 100000);
+    my @begin = (['hold', 'a'], ['get', 'a', '/slow'], ['wait_status', 'a'],
+                 ['say', 'up']);
+    my @end = (['unhold', 'a'], ['wait', 'a'], ['wait_close']);
+
     for my $n (1 .. CLIENTS) {
         my $client = $t->h3_start('--connect', "127.0.0.1:$port",
-                                  '--timeout', 60, 'script');
-        $client->actions(['get', 'a', '/slow'], ['wait_status', 'a'],
-                         ['say', 'up'], ['wait_goaway'], ['get', 'b', '/'],
-                         ['wait', 'b'], ['wait', 'a'], ['wait_close']);
+                                  @window, 'script');
+        $client->actions(@begin, ['wait_goaway'], ['get', 'b', '/'],
+                         ['wait', 'b'], @end);
         push @clients, $client;
     }
 
     # a wildcard, IPv6, and a server that leaves connections to nginx
     for my $address ("127.0.0.2:$any", "[::1]:$any") {
-        my $client = $t->h3_start('--connect', $address, '--timeout', 60,
-                                  'script');
-        $client->actions(['get', 'a', '/slow'], ['wait_status', 'a'],
-                         ['say', 'up'], ['wait_goaway'], ['wait', 'a'],
-                         ['wait_close']);
+        my $client = $t->h3_start('--connect', $address, @window, 'script');
+        $client->actions(@begin, ['wait_goaway'], @end);
         push @clients, $client;
     }
 

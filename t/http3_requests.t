@@ -134,11 +134,15 @@ is($after->{deferred}, 0, 'none was deferred');
 
 # a stream that is opened while the connection is drained
 
-my $late = $t->h3_script("127.0.0.1:$small",
-    ['get', 'slow', '/slow'], map({ ['get', $_, '/'] } 1 .. 4),
+my $client = $t->h3_start('--connect', "127.0.0.1:$small",
+                          '--window', 5000, 'script');
+$client->actions(['hold', 'slow'], ['get', 'slow', '/slow'],
+    map({ ['get', $_, '/'] } 1 .. 4),
     ['wait_goaway'], ['get', 'late', '/'], ['wait', 'late'],
-    ['get', 'later', '/'], ['wait', 'later'], ['wait', 'slow'],
-    ['get', 'last', '/'], ['wait_close'])->{connections}[0];
+    ['get', 'later', '/'], ['wait', 'later'], ['unhold', 'slow'],
+    ['wait', 'slow'], ['get', 'last', '/'], ['wait_close']);
+
+my $late = $client->report()->{connections}[0];
 
 @streams = streams($late);
 is(scalar(grep { ($_->{reset} // 0) == H3_REQUEST_REJECTED }

@@ -47,9 +47,10 @@ sub reload {
 
     my @clients = map {
         my $client = $t->h3_start('--connect', "127.0.0.1:$port",
-                                  '--timeout', 60, 'script');
-        $client->actions(['get', 'a', '/slow'], ['wait_status', 'a'],
-                         ['say', 'up'], ['wait_goaway'], ['wait', 'a'],
+                                  '--window', 100000, 'script');
+        $client->actions(['hold', 'a'], ['get', 'a', '/slow'],
+                         ['wait_status', 'a'], ['say', 'up'],
+                         ['wait_goaway'], ['unhold', 'a'], ['wait', 'a'],
                          ['wait_close']);
         $client;
     } 1 .. CLIENTS;

@@ -484,8 +484,7 @@ sub served {
     my ($upstream, $dcid, $client) = @_;
 
     return answered($upstream, long($v1, $initial, $dcid),
-                    $client // udp(0), 30)
-           // 'none';
+                    $client // udp(0), 30) // 'none';
 }
 
 

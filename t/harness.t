@@ -191,7 +191,7 @@ is($body, '1000000 3', 'curl downloads');
 
 # servers that fail
 
-my $hold = hold($one, 'echo', '--connections', 2, '--timeout', 2);
+my $hold = hold($one, 'echo', '--connections', 2, '--timeout', 5);
 is($hold->ready()->{alive}, 2, 'before the black hole');
 
 $lb->command('pause', 'one');
@@ -210,11 +210,11 @@ $report = client($two, '--timeout', 1, 'run');
 is($report->{failed}, 1, 'a closed server fails the connection');
 like($report->{connections}[0]{error}, qr/handshake: timeout/, 'reason named');
 
-$report = client($one, '--timeout', 2, 'run', 'get:/none');
+$report = client($one, 'run', 'get:/none');
 
 like($report->{connections}[0]{error}, qr/status 404/, 'a wrong status fails');
 
-$report = client($plain->address('failover'), '--timeout', 1, 'run',
+$report = client($plain->address('failover'), '--timeout', 5, 'run',
                  'migrate');
 
 like($report->{connections}[0]{error}, qr/connection ID to migrate/,
@@ -430,7 +430,7 @@ sub fooled {
     my ($answer) = @_;
 
     my $socket = other_socket();
-    my $client = $t->client_start('--timeout', 1, '--connect',
+    my $client = $t->client_start('--timeout', 5, '--connect',
                                   '127.0.0.1:' . $socket->sockport(), 'run');
 
     IO::Select->new($socket)->can_read(30) or return 'no client';

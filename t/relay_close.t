@@ -32,9 +32,11 @@ my %floods = (
 my $cycles = $ENV{TEST_CYCLES} // 1000;
 
 my $t = QuicLB->new();
-my $relay = QuicLB::Relay->new($t, server => 'quic_relay_timeout 2s;');
+my $relay = QuicLB::Relay->new($t, server => 'quic_relay_timeout 5s;');
 
 $t->start();
+
+my $idle = descriptors();
 
 for my $actor (qw/client upstream/) {
     for my $code (0, 0x1234, (1 << 62) - 1) {
@@ -64,8 +66,9 @@ for my $flood (sort keys %floods) {
 }
 
 
-# nothing is left of connections that are over
+# nothing is left of connections that are over; those of before may be closing
 
+$t->wait_for('all connections to be over', sub { descriptors() <= $idle });
 $report = $relay->ends('cycles', $cycles);
 
 is_deeply($report->{fds}, [0, 0, 0, 0], 'connections come and go: descriptors')
@@ -95,3 +98,12 @@ is($report->{code}, CONNECTION_REFUSED, 'a client that is not let in is told');
 ok($t->stop('QUIT'), 'nothing keeps a worker from quitting');
 
 $t->done();
+
+
+# of the worker
+
+sub descriptors {
+    my ($worker) = $t->workers();
+
+    return scalar(() = glob "/proc/$worker/fd/*");
+}

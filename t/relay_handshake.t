@@ -57,7 +57,7 @@ $t->start();
 $report = $relay->ends('queries', 10);
 is($report->{wrong}, 0, 'queries of a client that proves its address')
     or diag($report->{error});
-is($t->counters($totals)->{retries}, 1, 'by a Retry');
+cmp_ok($t->counters($totals)->{retries}, '>=', 1, 'by a Retry');
 
 $report = $relay->ends('version', $v2);
 is($report->{version}, $v2, 'version 2 with a Retry')

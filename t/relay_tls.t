@@ -79,8 +79,8 @@ my $report = $relay->ends('refused');
 
 is($report->{code}, CERTIFICATE_REQUIRED, 'a client without a certificate')
     or diag($report->{error} // "");
-like($t->error_log(), qr/client sent no required SSL certificate/,
-     'and the log says so');
+ok($t->wait_log(qr/client sent no required SSL certificate/),
+   'and the log says so');
 
 $t->stop();
 $t->done();
@@ -115,7 +115,7 @@ sub refused {
 
     is($report->{code}, $code, "$name: the alert")
         or diag($report->{error} // "");
-    like($t->error_log(), $log, "$name: the log says it");
+    ok($t->wait_log($log), "$name: the log says it");
 
     $t->stop();
 }

@@ -32,7 +32,7 @@ from aioquic.tls import Epoch
 import quic_recovery  # noqa: F401
 from quic_net import PERIOD, parse_address, pattern, udp_socket
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 MAX_DATAGRAM_FRAME = 1200
 
 # what QUIC holds of a source: more would only be copied about

@@ -47,7 +47,7 @@ import quic_lb
 from relay_peer import Failure
 
 # seconds
-PATIENCE = 60
+PATIENCE = 120
 
 
 class Port(asyncio.DatagramProtocol):

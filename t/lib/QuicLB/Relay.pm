@@ -88,7 +88,7 @@ sub ends_with {
     my $process = $self->ends_start(@scenario);
 
     if ($ready) {
-        $process->wait_line(qr/^(ready)$/, 60)
+        $process->wait_line(qr/^(ready)$/, 300)
             or die "not ready\n" . $process->stderr();
         $ready->();
         $process->say('done');

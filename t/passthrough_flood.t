@@ -4,8 +4,8 @@
 # go on, at no less than half of their rate, and with adaptive Retry new ones
 # complete; Retry begins and ends by itself.
 #
-# Environment: TEST_FLOOD_RATE, datagrams a second (5000); TEST_FLOOD_SECONDS
-# (8).
+# Environment: TEST_FLOOD_RATE, datagrams a second (5000, with ASan 2000);
+# TEST_FLOOD_SECONDS, at least (8).
 
 use strict;
 use warnings;
@@ -20,7 +20,8 @@ use QuicLB::Backends;
 use QuicLB::Net;
 use QuicLB::Process qw/slurp/;
 
-my $rate = $ENV{TEST_FLOOD_RATE} // 5000;
+my $rate = $ENV{TEST_FLOOD_RATE}
+           // ($ENV{NGINX_FLAVOR} eq 'asan' ? 2000 : 5000);
 my $seconds = $ENV{TEST_FLOOD_SECONDS} // 8;
 
 # half-open flows of a worker: docs, "Connections and memory"
@@ -28,7 +29,7 @@ use constant { WORKERS => 2, CONNECTIONS => 2048, HALF_OPEN => 2048 / 4 };
 use constant THRESHOLD => 100;
 
 # octets a second
-use constant RATE => 500000;
+use constant RATE => 200000;
 
 # per flow, with its session and leg, and what a worker may have otherwise
 use constant { FLOW => 16, SLACK => 8192 };
@@ -126,7 +127,7 @@ my $report;
 
     $report = $net->in('client', sub {
         $t->client('--connect', "10.0.1.2:$port", '--connections', 200,
-                   '--concurrency', 20, '--timeout', 20, 'run', 'get:/name');
+                   '--concurrency', 20, 'run', 'get:/name');
     });
 
     is($held->command('progress 10')->{failed}, 0, 'connections go on');
@@ -188,9 +189,9 @@ sub flood {
 
     $transfer = $net->in('client', sub {
         $t->helper('transfer' . ++$t->{floods}, qw/curl --silent --insecure
-            --http3-only --limit-rate/, RATE, '--max-time', 30,
+            --http3-only --limit-rate/, RATE, '--max-time', 100,
             '--output', '/dev/null', '--write-out', '%{speed_download}',
-            "https://10.0.1.2:$port/bytes/2000000");
+            "https://10.0.1.2:$port/bytes/800000");
     });
     $t->wait_for('a download', sub { counters()->{flows} > $flows });
 
@@ -204,7 +205,8 @@ sub flood {
                  sub { counters()->{received} > $received + $rate / 2 });
     $sub->();
 
-    my $status = $flood->wait($seconds + 30);
+    $flood->signal('TERM');
+    my $status = $flood->wait($seconds + 50);
     is($status, 0, 'the flood is over') or diag($flood->stderr());
     note('datagrams: ' . $flood->stdout());
 
@@ -217,7 +219,7 @@ sub flood {
 sub transfer {
     my ($name) = @_;
 
-    $transfer->wait(30);
+    $transfer->wait(100);
     my ($rate) = $transfer->stdout() =~ /^(\d+)/;
 
     cmp_ok($rate // 0, '>', RATE / 2, "$name: the rate of a download");

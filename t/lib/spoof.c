@@ -8,8 +8,9 @@
  * Each SIZE octets of the standard input are an Initial of a client whose DCID
  * has 8 octets.  RATE of them a second leave from 10.128.0.0/9, chosen at
  * random, every second one with another DCID, which makes it garbage to a
- * server.  Needs root, and a way back that leads nowhere.  Prints the number
- * of datagrams sent.
+ * server.  Needs root, and a way back that leads nowhere.  Goes on for SECONDS
+ * at least, and until there is a SIGTERM, then prints the number of datagrams
+ * sent.
  */
 
 
@@ -20,6 +21,7 @@
 #include <netinet/in.h>
 #include <netinet/ip.h>
 #include <netinet/udp.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -47,6 +49,8 @@ static uint64_t  state = 88172645463325252u;
 static uint8_t   pool[POOL][SIZE];
 static packet_t  packets[BURST];
 
+static volatile sig_atomic_t  told;
+
 
 static void
 die(const char *what)
@@ -57,6 +61,14 @@ die(const char *what)
 
 
 /* xorshift64 */
+
+static void
+tell(int signo)
+{
+    (void) signo;
+    told = 1;
+}
+
 
 static uint32_t
 random32(void)
@@ -151,6 +163,10 @@ main(int argc, char **argv)
         die("inet_pton");
     }
 
+    if (signal(SIGTERM, tell) == SIG_ERR) {
+        die("signal");
+    }
+
     rate = atof(argv[3]);
     npool = read_pool();
 
@@ -174,7 +190,7 @@ main(int argc, char **argv)
     start = now();
     end = start + atof(argv[4]);
 
-    for (t = start; t < end; t = now()) {
+    for (t = start; t < end || !told; t = now()) {
 
         count = (int) ((t - start) * rate - (double) sent);
 
@@ -196,7 +212,7 @@ main(int argc, char **argv)
         if (n > 0) {
             sent += (uint64_t) n;
 
-        } else if (errno != ENOBUFS && errno != EAGAIN) {
+        } else if (errno != ENOBUFS && errno != EAGAIN && errno != EINTR) {
             die("sendmmsg");
         }
     }

@@ -20,7 +20,7 @@ use warnings;
 
 use QuicLB::Process qw/slurp wait_for/;
 
-use constant SIZES => (2000, 20000, 2000000);
+use constant SIZES => (2000, 20000, 800000);
 
 my $count = 0;
 

@@ -37,7 +37,7 @@
 #define WINDOW    64              /* datagrams under way in a direction */
 #define TRAIN     40
 #define BUFFER    65536
-#define PATIENCE  5000            /* ms without any datagram */
+#define PATIENCE  30000           /* ms without any datagram */
 
 #define CID       "\x08\x0a"      /* and the number of the flow */
 #define HEAD      (1 + 9 + 12)

@@ -22,7 +22,7 @@ import json
 import socket
 import sys
 
-PATIENCE = 5
+PATIENCE = 30
 
 # Linux; not in Python's socket module
 SOL_UDP = 17

@@ -35,7 +35,7 @@ from quic_hello import Keys, client_hello, crypto_frame, initial
 from quic_net import parse_address, udp_socket
 
 BATCH = 8                               # connections on the way at a time
-PATIENCE = 20                           # seconds
+PATIENCE = 50                           # seconds
 EXTRA = [b"\x00", b"\x01", b"\x02\x00\x00\x00\x00", b"\x00" * 30,
          b"\x06\x00\x00", b"\x03\x05\x00\x00\x02\x00\x00\x01\x00"]
 

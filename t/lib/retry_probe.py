@@ -44,7 +44,7 @@ from quic_tokens import Keys
 
 VERSIONS = {"1": 1, "2": 0x6b3343cf}
 SIZE = 1200
-PATIENCE = 10
+PATIENCE = 50
 
 # the types of the two versions, in the first octet
 INITIAL = {1: 0xc0, 0x6b3343cf: 0xd0}

@@ -114,7 +114,7 @@ sub start {
     my ($address, $port, @arguments) = @_;
 
     return $net->in('client', sub {
-        $t->client_start('--connect', "$address:$port", '--timeout', 20,
+        $t->client_start('--connect', "$address:$port", '--timeout', 50,
                          @arguments);
     });
 }

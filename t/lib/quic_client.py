@@ -16,7 +16,7 @@
     --local ADDR         address to bind (the wildcard of the family)
     --cid-length N       length of the client's connection IDs, 0 to 20 (8)
     --dcid HEX           the first DCID, 8 to 20 octets (random, 8 octets)
-    --timeout SEC        for a handshake and for each step (30)
+    --timeout SEC        for a handshake and for each step (50)
     --rate N             octets per second of a transfer (unlimited)
     --interval SEC       of hold's ticks (0.2)
 
@@ -298,7 +298,7 @@ def parse_options(argv):
     parser.add_argument("--local")
     parser.add_argument("--cid-length", type=int, default=8)
     parser.add_argument("--dcid", type=bytes.fromhex)
-    parser.add_argument("--timeout", type=float, default=30.0)
+    parser.add_argument("--timeout", type=float, default=50.0)
     parser.add_argument("--rate", type=int)
     parser.add_argument("--interval", type=float, default=0.2)
     parser.add_argument("mode", choices=["run", "hold"])

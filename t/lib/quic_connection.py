@@ -858,7 +858,7 @@ class Options:
 
     def __init__(self, remote, local=None, sni="localhost", alpn="h3",
                  version="1", cafile=None, cid_length=8, dcid=None,
-                 timeout=30.0, rate=None, connections=1, shared_socket=False,
+                 timeout=50.0, rate=None, connections=1, shared_socket=False,
                  concurrency=8, interval=0.2, moves=False):
         if shared_socket and cid_length == 0 and connections > 1:
             raise ValueError("connections that share a socket need "

@@ -69,7 +69,7 @@ sub report {
 sub _answer {
     my ($self, $event) = @_;
 
-    my ($line) = $self->wait_line(qr/^(\{"event": "\Q$event\E".*\})$/, 120)
+    my ($line) = $self->wait_line(qr/^(\{"event": "\Q$event\E".*\})$/, 300)
         or die "client: no answer to $event\n" . $self->stderr();
 
     return decode_json($line);

@@ -20,6 +20,9 @@ use QuicLB::Udp;
 # docs: datagrams of a connection; octets that one takes beside its datagrams
 use constant { DATAGRAMS => 16, OVERHEAD => 1024 };
 
+# of a datagram that has many small ones
+use constant PACKETS => 10;
+
 # octets: quic_preread_memory, of a half of a ClientHello, and a bit less than
 # a connection with one takes
 use constant { MEMORY => 256 * 1024, HALF => 1200 };
@@ -142,6 +145,25 @@ $client->send($_) for @many;
 is_deeply([receive('d', DATAGRAMS)], [@many[0 .. DATAGRAMS - 1]],
           'with too many datagrams a connection goes to the default server');
 counted('overload', { overload => 0 }, 1);
+
+
+# packets of a connection: all that it holds is opened again with each datagram
+
+for my $case (['a', 6], ['d', DATAGRAMS - 1]) {
+    my ($name, $n) = @$case;
+    my $size = $n * PACKETS * 20;
+    my $offset = -20;
+    my @small = $hello->datagrams(
+        sni => 'a.example.com', size => $size,
+        dcid => sprintf('dcid%06d', ++$connections),
+        scid => sprintf('scid%06d', $connections),
+        datagrams => [map { [map { { frames => [[$offset += 20, 20]] } }
+                                 1 .. PACKETS] } 1 .. $n]);
+
+    $client->send($_) for @small;
+    is_deeply([receive($name, $n)], \@small,
+              "$n datagrams of " . PACKETS . " packets go to $name");
+}
 
 
 # memory: the oldest make room

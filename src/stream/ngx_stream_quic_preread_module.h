@@ -33,6 +33,14 @@
 
 #define NGX_STREAM_QUIC_PREREAD_HELLOS  16
 
+/*
+ * Packets that are opened for one ClientHello, those of earlier datagrams again
+ * with each: two in each datagram of a connection that holds as many as it may
+ * are 272.  Small ones are cheap to send, and not to open.
+ */
+
+#define NGX_STREAM_QUIC_PREREAD_PACKETS  512
+
 
 typedef struct {
     size_t                           memory;      /* octets */
@@ -84,6 +92,7 @@ typedef struct {
     ngx_queue_t                      datagrams;
     ngx_uint_t                       ndatagrams;
     size_t                           size;        /* octets, of preread->size */
+    ngx_uint_t                       packets;     /* opened, so far */
 
     uint32_t                         version;
     u_char                           dcid_len;

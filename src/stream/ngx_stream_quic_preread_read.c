@@ -151,6 +151,10 @@ ngx_stream_quic_preread_read_datagram(ngx_stream_quic_preread_hello_t *hello,
 
         (*initials)++;
 
+        if (++hello->packets > NGX_STREAM_QUIC_PREREAD_PACKETS) {
+            return NGX_ERROR;
+        }
+
         if (pkt.version != hello->version
             || quic_lb_initial_open(&preread->initial, &hello->keys, &pkt,
                                     data, *expected, &opened,

@@ -12,6 +12,7 @@ use FindBin;
 use lib "$FindBin::Bin/lib";
 
 use IO::Select;
+use IO::Socket::IP;
 use Socket qw/unpack_sockaddr_in/;
 use Time::HiRes qw/time/;
 
@@ -26,13 +27,21 @@ use constant { LEGS => 32, STATES => 64, CONNECTIONS => 16, QUEUE => 16 };
 
 use constant { SERVERS => 70, BALANCED => 5 };
 
+# of a worker
+use constant FILES => 80;
+
 my $t = QuicLB->new();
-my ($port, $maglev, $variable, $stats, $dns_port) = map { $t->port() } 1 .. 5;
+my ($port, $maglev, $variable, $tcp, $stats, $dns_port) = map { $t->port() }
+                                                              1 .. 6;
 
 my @backends = map { udp_bind('127.0.0.1') } 1 .. SERVERS;
 my @addresses = map { '127.0.0.1:' . $_->sockport } @backends;
 my @ids = map { sprintf '%02x', $_ } 0 .. SERVERS - 1;
 my $dns = udp_bind('127.0.0.1', $dns_port);
+my $silent = IO::Socket::IP->new(LocalHost => '127.0.0.1', Listen => FILES)
+    or die $@;
+
+my $connections = 0;
 
 my $lines = join "\n", map { "server $_;" } @addresses;
 my $balanced = join "\n", map { "server $_;" } @addresses[0 .. BALANCED - 1];
@@ -80,6 +89,11 @@ sub conf {
         server {
             listen 127.0.0.1:$variable udp;
             quic_passthrough \$to;
+        }
+
+        server {
+            listen 127.0.0.1:$tcp;
+            proxy_pass 127.0.0.1:@{[$silent->sockport]};
         }
 
         @{[$t->counters_server($stats, qw/received overload evicted/)]}
@@ -204,6 +218,42 @@ for (@clients) {
 }
 is($lost, 0, 'those with a flow go on');
 
+$t->stop('TERM');
+
+
+# more clients than open files, and what else has these
+
+conf(connections => 512, main => 'worker_rlimit_nofile ' . FILES . ';');
+$t->start();
+udp_drain(@backends);
+
+is(scalar(grep { new_client() } 1 .. 2 * FILES), 2 * FILES,
+   'half-open flows make room when there are no more files');
+is($t->log_count(qr/Too many open files/), 0, 'before there are none');
+
+$t->stop('TERM');
+$t->start();
+
+my @sessions;
+
+while (@sessions < FILES) {
+    push @sessions, IO::Socket::IP->new(PeerHost => '127.0.0.1',
+                                        PeerPort => $tcp) or die $@;
+    IO::Select->new($silent)->can_read(0.5) or last;
+    push @sessions, $silent->accept();
+}
+
+$since = time();
+my $served = grep { new_client(0.1) } 1 .. FILES / 2;
+my $took = time() - $since;
+
+cmp_ok($served, '<', FILES / 2, 'with the files in other hands some get none');
+cmp_ok($t->log_count(qr/Too many open files/), '<=', $took + 3,
+       'and few lines say so');
+$t->expect_log(qr/socket\(\) failed \(24: Too many open files\)/);
+
+undef @sessions;
+
 $t->done();
 
 
@@ -224,6 +274,20 @@ sub leg {
     return undef if (udp_receive($client) // '') ne "answer $number";
 
     return (unpack_sockaddr_in($from))[0];
+}
+
+
+# whether the first datagram of a new client comes to a server
+
+sub new_client {
+    my ($seconds) = @_;
+    my $first = initial(sprintf 'dcid %06d', ++$connections);
+
+    udp_connect('127.0.0.1', $maglev)->send($first);
+
+    my ($ready) = IO::Select->new(@backends)->can_read($seconds // 5)
+        or return 0;
+    return (udp_receive($ready, 0) // '') eq $first;
 }
 
 

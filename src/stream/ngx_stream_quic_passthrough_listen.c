@@ -66,6 +66,8 @@ static ngx_int_t ngx_stream_quic_pt_listen_open(
     ngx_stream_quic_pt_worker_t *worker, ngx_listening_t *ls);
 static ngx_int_t ngx_stream_quic_pt_listen_connection(
     ngx_stream_quic_pt_listener_t *listener);
+static void ngx_stream_quic_pt_listen_limit_legs(
+    ngx_stream_quic_pt_worker_t *worker, ngx_socket_t fd);
 static void ngx_stream_quic_pt_listen_buffers(
     ngx_stream_quic_pt_listener_t *listener);
 static void ngx_stream_quic_pt_listen_timer(
@@ -272,7 +274,6 @@ static ngx_int_t
 ngx_stream_quic_pt_listen_init_worker(ngx_cycle_t *cycle,
     ngx_stream_quic_pt_main_conf_t *pmcf)
 {
-    struct rlimit                 rlmt;
     ngx_stream_quic_pt_worker_t  *worker;
 
     worker = ngx_pcalloc(cycle->pool, sizeof(ngx_stream_quic_pt_worker_t));
@@ -319,15 +320,10 @@ ngx_stream_quic_pt_listen_init_worker(ngx_cycle_t *cycle,
 
     worker->leg_limit = cycle->connection_n;
 
-    if (getrlimit(RLIMIT_NOFILE, &rlmt) == 0
-        && rlmt.rlim_cur != RLIM_INFINITY)
-    {
-        worker->leg_limit = ngx_min(worker->leg_limit,
-                                    rlmt.rlim_cur - rlmt.rlim_cur / 16);
-    }
+    /* without open files each leg makes an alert */
 
     worker->quiet = *cycle->log;
-    worker->quiet.log_level = NGX_LOG_ALERT;
+    worker->quiet.log_level = NGX_LOG_EMERG;
 
     ngx_queue_init(&worker->heavy);
     ngx_queue_init(&worker->half_open);
@@ -487,6 +483,8 @@ ngx_stream_quic_pt_listen_connection(ngx_stream_quic_pt_listener_t *listener)
 
     worker = listener->worker;
 
+    ngx_stream_quic_pt_listen_limit_legs(worker, fd);
+
     if (!worker->plain) {
         worker->plain = ngx_stream_quic_pt_udp_plain(fd, log);
     }
@@ -511,6 +509,28 @@ ngx_stream_quic_pt_listen_connection(ngx_stream_quic_pt_listener_t *listener)
     c->write->handler = ngx_stream_quic_pt_listen_write;
 
     return NGX_OK;
+}
+
+
+/* |fd| is the lowest that was free: as many files, or nearly, are in use */
+
+static void
+ngx_stream_quic_pt_listen_limit_legs(ngx_stream_quic_pt_worker_t *worker,
+    ngx_socket_t fd)
+{
+    ngx_uint_t     n;
+    struct rlimit  rlmt;
+
+    if (getrlimit(RLIMIT_NOFILE, &rlmt) == -1
+        || rlmt.rlim_cur == RLIM_INFINITY)
+    {
+        return;
+    }
+
+    n = rlmt.rlim_cur - rlmt.rlim_cur / 16;
+    n = (n > (ngx_uint_t) fd) ? n - fd : 1;
+
+    worker->leg_limit = ngx_min(worker->leg_limit, n);
 }
 
 

@@ -399,7 +399,7 @@ struct ngx_stream_quic_pt_worker_s {
     time_t                           failed;      /* a peer */
     ngx_uint_t                       nfailures;   /* in that second */
     ngx_stream_quic_lb_complaints_t  untargeted;  /* sessions */
-    ngx_log_t                        quiet;       /* alerts only */
+    ngx_log_t                        quiet;       /* emergencies only */
 
     ngx_queue_t                      listeners;
     ngx_queue_t                      pending;     /* legs to flush */

@@ -111,6 +111,18 @@ sub conf {
         }
 
         server {
+            listen 127.0.0.6:$port udp;
+            quic_passthrough b;
+            quic_passthrough_timeout 30s;
+        }
+
+        server {
+            listen 127.0.0.6:$port udp;
+            server_name other.example;
+            quic_passthrough a;
+        }
+
+        server {
             listen $listen:$moving udp;
             quic_passthrough a;
             quic_passthrough_timeout 30s;
@@ -172,6 +184,23 @@ for my $case (
 clear();
 client('127.0.0.5')->send("\x40$id_a" . 'elsewhere');
 ok(!received(0, 0.5), 'a server ID of an upstream of another address');
+
+
+# a stateless reset that somebody who forges the address has asked a server for
+
+my $random = "\x40\xe0" . 'random' . 'x' x 30;
+
+clear();
+$client = client('127.0.0.6');
+$client->send(initial('begins00'));
+answer(1, "\x40" . 'scid' . 'x' x 30);
+$client->send($random);
+ok(received(1), 'a connection whose IDs name no server');
+
+$client->send("\x40$id_a" . 'forged');
+answer(0, "\x40" . 'reset' . 'x' x 30);
+$client->send($random);
+ok(received(1), "and stays when another server resets a forged packet");
 
 
 # a log line for each datagram to a server that cannot be reached
@@ -247,6 +276,19 @@ sub ask {
     $socket->recv(my $datagram, 65536);
 
     return $datagram;
+}
+
+
+# and one that it does
+
+sub answer {
+    my ($n, $datagram) = @_;
+
+    IO::Select->new($backends[$n])->can_read(5) or return;
+    my $from = $backends[$n]->recv(my $got, 65536);
+
+    $backends[$n]->send($datagram, 0, $from);
+    ask($client);
 }
 
 

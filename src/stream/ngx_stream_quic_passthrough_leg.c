@@ -543,6 +543,7 @@ ngx_stream_quic_pt_leg_take_over(ngx_stream_quic_pt_leg_t *leg,
     leg->tx.socket = &leg->socket;
     leg->backend = old->backend;
     leg->state = old->state;
+    leg->opened = old->opened;
     leg->started = old->started;
     leg->received = old->received;
 
@@ -816,8 +817,8 @@ ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg, ngx_int_t n)
             if (p[0] & NGX_STREAM_QUIC_PT_LONG) {
                 ngx_stream_quic_pt_route_learn_server(leg, p, len);
 
-            } else {
-                flow->settled = leg;
+            } else if (leg != flow->settled) {
+                ngx_stream_quic_pt_route_settle(leg);
             }
 
             ngx_stream_quic_pt_udp_append(worker, &tx, p, len, m->ecn);

@@ -781,6 +781,7 @@ void ngx_stream_quic_pt_route_learn_client(ngx_stream_quic_pt_flow_t *flow,
     quic_lb_packet_t *pkt, ngx_stream_quic_pt_leg_t *leg);
 void ngx_stream_quic_pt_route_learn_server(ngx_stream_quic_pt_leg_t *leg,
     u_char *data, size_t len);
+void ngx_stream_quic_pt_route_settle(ngx_stream_quic_pt_leg_t *leg);
 void ngx_stream_quic_pt_route_forget(ngx_stream_quic_pt_leg_t *leg);
 ngx_uint_t ngx_stream_quic_pt_route_begins(quic_lb_packet_t *pkt,
     u_char *data, size_t len);

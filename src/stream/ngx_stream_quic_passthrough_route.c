@@ -246,7 +246,8 @@ ngx_stream_quic_pt_route_known(ngx_stream_quic_pt_flow_t *flow,
 /*
  * The leg of a packet that only its address tells something about.  A short
  * header belongs to a connection that has been established, and so to a backend
- * that has sent some itself: a spoofed Initial does not draw it away.
+ * that has sent some itself: a spoofed Initial does not draw it away, nor does
+ * the stateless reset that any other spoofed packet is answered by.
  */
 
 static ngx_stream_quic_pt_leg_t *
@@ -432,6 +433,21 @@ ngx_stream_quic_pt_route_learn_server(ngx_stream_quic_pt_leg_t *leg,
         conn = ngx_stream_quic_pt_route_conn_add(flow, client_cid, server_cid,
                                                  leg);
         conn->known = (pkt.type != QUIC_LB_PACKET_UNKNOWN);
+    }
+}
+
+
+/* the backend has sent a short header */
+
+void
+ngx_stream_quic_pt_route_settle(ngx_stream_quic_pt_leg_t *leg)
+{
+    ngx_stream_quic_pt_flow_t  *flow;
+
+    flow = leg->flow;
+
+    if (flow->settled == NULL || flow->settled->failed || leg->opened) {
+        flow->settled = leg;
     }
 }
 

@@ -28,6 +28,10 @@ LOAD_CPU, RELAY_CPU = CPUS[0], CPUS[-1]
 
 FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
+# each has a socket; a worker leaves a sixteenth of its files to others, and
+# has some open itself
+FLOWS = FILES - FILES // 16 - 100
+
 RELAYS = ('stock', 'limit', 'ours')
 
 SETTLE = 1.0            # seconds

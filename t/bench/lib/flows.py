@@ -45,7 +45,7 @@ def main():
 
     rounds = options.rounds or (9 if options.full else 5)
     wanted = options.flows or (IDLE if options.full else 20000)
-    flows = min(wanted, bench.FILES - 1200, PORTS)
+    flows = min(wanted, bench.FLOWS, PORTS)
 
     print(bench.machine())
     print(f'{flows:,} flows, {rounds} rounds, medians')

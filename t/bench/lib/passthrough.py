@@ -6,7 +6,7 @@ import sys
 
 import bench
 
-MANY = min(20000, bench.FILES - 1200)
+MANY = min(20000, bench.FLOWS)
 
 
 class Setup:

@@ -106,7 +106,8 @@ for my $case (
         or diag($report->{error});
 
     my @marks = @{ $report->{marks} };
-    is_deeply([map { [@$_[1 .. 3]] } @marks], [map { [$_->[0], 0, 0] } @marks],
+    # what is not known to be acknowledged, as an ACK was lost, may be counted
+    is_deeply([grep { $_->[1] < $_->[0] || $_->[2] + $_->[3] } @marks], [],
               "$name: each packet is acknowledged with its mark");
 
     cmp_ok((sort { $a <=> $b } map { $_->[0] } @marks)[0], '>', 50,

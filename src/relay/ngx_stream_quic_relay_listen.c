@@ -197,9 +197,17 @@ ngx_stream_quic_relay_listen_init_module(ngx_cycle_t *cycle)
 
         for (n = 0; n < cycle->listening.nelts; n++) {
 
-            if (ls[n].fd != old[i].fd
-                || ngx_stream_quic_relay_listening(&ls[n]))
-            {
+            if (ls[n].fd != old[i].fd) {
+                continue;
+            }
+
+            if (ngx_stream_quic_relay_listening(&ls[n])) {
+
+                /* another module may have taken them for left over */
+
+                ngx_stream_quic_relay_udp_options(ls[n].fd,
+                                                  ls[n].sockaddr->sa_family, 1,
+                                                  cycle->log);
                 continue;
             }
 

@@ -15,8 +15,12 @@
 #include <openssl/rand.h>
 
 
-/* datagrams of one turn: others want to be served, too */
+/*
+ * datagrams of one turn: others want to be served, too; and as how many of
+ * them a new connection counts, which takes the time of more than that
+ */
 #define NGX_STREAM_QUIC_RELAY_TURN    64
+#define NGX_STREAM_QUIC_RELAY_BEGIN   8
 
 /* RFC 9000, 14.1 and 10.3: octets */
 #define NGX_STREAM_QUIC_RELAY_MIN     1200
@@ -55,7 +59,6 @@ ngx_stream_quic_relay_input_client(ngx_stream_quic_relay_worker_t *worker,
 {
     size_t                           pos;
     ngx_int_t                        rc;
-    ngx_uint_t                       turn;
     ngx_stream_quic_relay_input_t    in;
     ngx_stream_quic_relay_message_t  m;
 
@@ -66,9 +69,9 @@ ngx_stream_quic_relay_input_client(ngx_stream_quic_relay_worker_t *worker,
     in.path.remote.addr = &m.remote.sockaddr;
     in.path.user_data = NULL;
 
-    turn = 0;
+    worker->turn = 0;
 
-    while (turn < NGX_STREAM_QUIC_RELAY_TURN) {
+    while (worker->turn < NGX_STREAM_QUIC_RELAY_TURN) {
 
         rc = ngx_stream_quic_relay_udp_recv(lc, &m);
 
@@ -80,7 +83,7 @@ ngx_stream_quic_relay_input_client(ngx_stream_quic_relay_worker_t *worker,
 
             /* such as what ICMP told about another one (RFC 9000, 14.2.1) */
 
-            turn++;
+            worker->turn++;
             continue;
         }
 
@@ -90,7 +93,7 @@ ngx_stream_quic_relay_input_client(ngx_stream_quic_relay_worker_t *worker,
         for (pos = 0; pos < m.len; pos += in.len) {
             in.data = m.data + pos;
             in.len = ngx_min(m.segment, m.len - pos);
-            turn++;
+            worker->turn++;
 
             ngx_stream_quic_relay_input_datagram(worker, lc, &in, 0);
         }
@@ -235,6 +238,8 @@ ngx_stream_quic_relay_input_new(ngx_stream_quic_relay_worker_t *worker,
                                            NGTCP2_CONNECTION_REFUSED);
         return;
     }
+
+    worker->turn += NGX_STREAM_QUIC_RELAY_BEGIN;
 
     conn = &relay->client;
     conn->connection = lc;

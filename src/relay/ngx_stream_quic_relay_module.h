@@ -266,6 +266,7 @@ struct ngx_stream_quic_relay_worker_s {
     ngx_uint_t                       half_open_limit;
 
     ngx_uint_t                       reserve;     /* nginx's connections */
+    ngx_uint_t                       turn;        /* work of this event */
     ngx_stream_quic_lb_complaints_t  complaints;  /* about targets */
     u_char                           secret[NGX_STREAM_QUIC_RELAY_SECRET];
     u_char                           retry[NGX_STREAM_QUIC_RELAY_SECRET];

@@ -40,6 +40,7 @@ my $net = QuicLB::Net->new($t, qw/client attacker balancer/);
 $net->link('client', '10.0.1.1/24', 'balancer', '10.0.1.2/24');
 $net->link('attacker', '10.0.3.1/24', 'balancer', '10.0.3.2/24');
 $net->ip('balancer', 'route add 10.128.0.0/9 via 10.0.3.1');
+$net->ip('client', 'route add 10.0.3.2 via 10.0.1.2');
 $net->sysctl('balancer', "net.ipv4.conf.$_.rp_filter=0") for qw/all attacker/;
 
 my $spoof = $t->path('spoof');
@@ -121,12 +122,14 @@ $held = hold();
 my $report;
 
 ($before, $peak) = flood(sub {
-    ok($t->wait_log(qr/half-open QUIC flows: Retry is on;/), 'Retry is on');
+    my $on = qr/half-open QUIC flows: Retry is on;.* 10\.0\.3\.2:/;
+    ok($t->wait_for('Retry', sub { $t->log_count($on) == WORKERS }),
+       'Retry is on');
 
     transfer('adaptive Retry');
 
     $report = $net->in('client', sub {
-        $t->client('--connect', "10.0.1.2:$port", '--connections', 200,
+        $t->client('--connect', "10.0.3.2:$port", '--connections', 200,
                    '--concurrency', 20, 'run', 'get:/name');
     });
 

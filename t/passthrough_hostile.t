@@ -159,7 +159,8 @@ ok(received(1), 'the next one reaches the server nevertheless');
 # limit_conn
 
 clear();
-client('127.0.0.3')->send(initial('limited0'));
+my $first = client('127.0.0.3');
+$first->send(initial('limited0'));
 ok(received(0), 'the first connection is in the limit');
 
 for my $case (
@@ -169,6 +170,9 @@ for my $case (
 )
 {
     my ($name, $datagram) = @$case;
+
+    $first->send(initial('limited0'));
+    ok(received(0), "$name: the first one goes on");
 
     $client = client('127.0.0.3');
     $client->send("\x40$id_a" . 'established');
@@ -272,7 +276,7 @@ sub received {
 sub ask {
     my ($socket, $seconds) = @_;
 
-    IO::Select->new($socket)->can_read($seconds // 5) or return undef;
+    IO::Select->new($socket)->can_read($seconds // 30) or return undef;
     $socket->recv(my $datagram, 65536);
 
     return $datagram;

@@ -90,7 +90,7 @@ for my $path (qw{/len /fastcgi /grpc /scgi /uwsgi}) {
        "$path: declared, fits: complete");
 
     is($over->{status}, 413, "$path: declared, over: 413");
-    ok($over->{began} < 5 && $over->{fin}, "$path: at once");
+    ok($over->{began} < 30 && $over->{fin}, "$path: at once");
     is(scalar @seen, 1, "$path: upstream does not see it");
 }
 

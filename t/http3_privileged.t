@@ -7,6 +7,7 @@
 use strict;
 use warnings;
 
+use List::Util qw/first/;
 use Test::More;
 
 use FindBin;
@@ -21,7 +22,7 @@ use constant CLIENTS => 4;
 
 my $t = QuicLB->new();
 
-my ($port) = grep { QuicLB::port_free($_) } 512 .. 1023
+my $port = first { QuicLB::port_free($_) && QuicLB::reserve($_) } 512 .. 1023
     or die "no free port below 1024";
 my $high = $t->port();
 

@@ -110,7 +110,7 @@ bodies('TLS');
 # each slice is a subrequest; the second time they come from the cache
 
 for my $what ('slices', 'cached slices') {
-    my ($code) = $t->curl('--http3-only', '--max-time', 30,
+    my ($code) = $t->curl('--http3-only', '--max-time', 100,
                           '--output', $t->path('got'),
                           "https://localhost:$port/slice/large");
 
@@ -141,7 +141,7 @@ is($t->log_count(qr/an upstream response is buffered to a temporary file/),
 # what is not HTTP/3 has no limits of HTTP/3
 
 for my $version ('--http1.1', '--http2') {
-    my ($code, $output) = $t->curl($version, '--max-time', 30,
+    my ($code, $output) = $t->curl($version, '--max-time', 100,
                                    '--data-binary', '@' . $t->path('large'),
                                    "https://localhost:$plain/limited");
     my ($seen) = seen($up, 1);

@@ -116,7 +116,7 @@ sub served {
     my %names;
 
     for (1 .. $count) {
-        my ($code, $output) = $t->curl('--http3-only', '--max-time', 10,
+        my ($code, $output) = $t->curl('--http3-only', '--max-time', 20,
                                        "https://localhost:$port/");
         $names{ $code ? "error $code" : $output =~ s/\n//r }++;
     }

@@ -75,7 +75,7 @@ sub reload {
     my %names;
 
     for (1 .. 5) {
-        my ($code, $output) = $t->curl('--http3-only', '--max-time', 10,
+        my ($code, $output) = $t->curl('--http3-only', '--max-time', 20,
                                        "https://localhost:$port/");
         $names{ $code ? "error $code" : $output =~ s/\n//r }++;
     }

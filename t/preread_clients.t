@@ -82,7 +82,7 @@ sub ngtcp2 {
 
     $t->run("ngtcp2_$number", qw/unshare --mount sh -c/,
             'mount --bind "$0" /etc/hosts && exec "$@"', $hosts,
-            'gtlsclient', '--quiet', "--download=$folder", '--timeout=20s',
+            'gtlsclient', '--quiet', "--download=$folder", '--timeout=60s',
             '--exit-on-all-streams-close', @options,
             $name, $port, "https://$name:$port/answer");
 

@@ -375,7 +375,7 @@ sub ngtcp2 {
     mkdir $folder or die "$folder: $!";
 
     $self->run("gtlsclient$number", 'gtlsclient', '--quiet',
-               "--download=$folder", '--timeout=20s',
+               "--download=$folder", '--timeout=60s',
                '--exit-on-all-streams-close', @options, $host, $port, $url);
 
     my ($name) = $url =~ m{([^/]+)$};
@@ -388,7 +388,7 @@ sub curl {
 
     my $name = 'curl' . ++$self->{curl_count};
     my $status = $self->run($name, 'curl', '--silent', '--show-error',
-                            '--insecure', '--max-time', 30, @arguments);
+                            '--insecure', '--max-time', 100, @arguments);
 
     return ($status >> 8, $self->read("$name.out"));
 }

@@ -272,6 +272,10 @@ is(misrouted(\%issued, { %datagram, type => 'initial' }), 1,
 # nginx
 
 my $port = $t->port();
+
+ok(QuicLB::port_free($port) && !QuicLB::reserve($port),
+   'a port is free, and reserved');
+
 my $http = <<"EOF";
     server {
         listen 127.0.0.1:$port;
@@ -313,6 +317,7 @@ isnt($t->master(), $old, 'a new master');
 my ($victim) = $t->workers();
 
 $t->kill_worker($victim);
+ok(QuicLB::Process::pid_gone($victim), 'a killed worker is gone');
 ok($t->wait_for('a new worker', sub { $t->workers() == 3 }),
    'a killed worker is replaced');
 

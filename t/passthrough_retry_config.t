@@ -69,7 +69,7 @@ for my $case (
     ['a short file', "retry on; $key $short;",
      "$must \"$short\" must have 16 to 65536 octets, it has 15"],
     ['a huge file', "retry on; $key $huge;",
-     "$must \"$huge\" must have 16 to 65536 octets, it has 65537"],
+     "$must \"$huge\" must have 16 to 65536 octets, it has at least 65537"],
     ['a bad second key', "retry on; $with $key $gone;", qr/must be readable/],
     ['too many keys', "retry on; " . $with x 5,
      "there must be at most 4 $must directives"],

@@ -14,6 +14,7 @@
 #include <ngx_event.h>
 #include <ngx_stream.h>
 
+#include "ngx_stream_quic_lb_key.h"
 #include "ngx_stream_quic_passthrough_module.h"
 
 
@@ -27,8 +28,6 @@ static ngx_int_t ngx_stream_quic_pt_retry_parameter(
     ngx_stream_quic_pt_srv_conf_t *pscf, ngx_str_t *value);
 static ngx_int_t ngx_stream_quic_pt_retry_read_key(ngx_conf_t *cf,
     ngx_stream_quic_pt_retry_key_t *key);
-static ngx_int_t ngx_stream_quic_pt_retry_read_file(ngx_conf_t *cf,
-    ngx_str_t *file, ngx_fd_t fd, ngx_str_t *secret);
 static void ngx_stream_quic_pt_retry_erase(void *data);
 static ngx_uint_t ngx_stream_quic_pt_retry_same(
     ngx_stream_quic_pt_srv_conf_t *one, ngx_stream_quic_pt_srv_conf_t *two);
@@ -202,118 +201,54 @@ static ngx_int_t
 ngx_stream_quic_pt_retry_read_key(ngx_conf_t *cf,
     ngx_stream_quic_pt_retry_key_t *key)
 {
-    ngx_fd_t   fd;
-    ngx_int_t  rc;
-    ngx_str_t  secret;
+    size_t      size;
+    u_char     *secret;
+    ngx_int_t   n, rc;
 
-    /* relative to nginx.conf, as certificates are */
+    /* one more, to know of a longer one */
 
-    if (ngx_conf_full_name(cf->cycle, &key->file, 1) != NGX_OK) {
+    size = NGX_STREAM_QUIC_PT_RETRY_KEY_MAX + 1;
+
+    secret = ngx_alloc(size, cf->log);
+    if (secret == NULL) {
         return NGX_ERROR;
     }
 
-    /* a FIFO without a writer would keep the open waiting */
+    n = ngx_stream_quic_lb_key_file(cf, "quic_passthrough_retry_key",
+                                    &key->file, secret, size);
+    rc = NGX_ERROR;
 
-    fd = ngx_open_file(key->file.data, NGX_FILE_RDONLY|NGX_FILE_NONBLOCK,
-                       NGX_FILE_OPEN, 0);
-    if (fd == NGX_INVALID_FILE) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
-                           "\"quic_passthrough_retry_key\" must be readable, "
-                           ngx_open_file_n " \"%V\" failed", &key->file);
-        return NGX_ERROR;
+    if (n == NGX_ERROR) {
+        goto done;
     }
 
-    rc = ngx_stream_quic_pt_retry_read_file(cf, &key->file, fd, &secret);
-
-    if (ngx_close_file(fd) == NGX_FILE_ERROR) {
-        ngx_conf_log_error(NGX_LOG_ALERT, cf, ngx_errno,
-                           ngx_close_file_n " \"%V\" failed", &key->file);
+    if (n < NGX_STREAM_QUIC_PT_RETRY_KEY_MIN
+        || n > NGX_STREAM_QUIC_PT_RETRY_KEY_MAX)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"quic_passthrough_retry_key\" \"%V\" must have "
+                           "%d to %d octets, it has %s%i", &key->file,
+                           NGX_STREAM_QUIC_PT_RETRY_KEY_MIN,
+                           NGX_STREAM_QUIC_PT_RETRY_KEY_MAX,
+                           (size_t) n == size ? "at least " : "", n);
+        goto done;
     }
 
-    if (rc != NGX_OK) {
-        return NGX_ERROR;
+    if (quic_lb_retry_derive(&key->keys, secret, n) != QUIC_LB_OK) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"quic_passthrough_retry_key\" \"%V\": HMAC() "
+                           "failed", &key->file);
+        goto done;
     }
 
     rc = NGX_OK;
 
-    if (quic_lb_retry_derive(&key->keys, secret.data, secret.len)
-        != QUIC_LB_OK)
-    {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"quic_passthrough_retry_key\" \"%V\": HMAC() "
-                           "failed", &key->file);
-        rc = NGX_ERROR;
-    }
+done:
 
-    ngx_explicit_memzero(secret.data, secret.len);
-    ngx_free(secret.data);
+    ngx_explicit_memzero(secret, size);
+    ngx_free(secret);
 
     return rc;
-}
-
-
-/* |secret| is to be erased and freed by the caller if NGX_OK is returned */
-
-static ngx_int_t
-ngx_stream_quic_pt_retry_read_file(ngx_conf_t *cf, ngx_str_t *file,
-    ngx_fd_t fd, ngx_str_t *secret)
-{
-    off_t            size;
-    ssize_t          n;
-    ngx_file_info_t  fi;
-
-    if (ngx_fd_info(fd, &fi) == NGX_FILE_ERROR) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
-                           "\"quic_passthrough_retry_key\" must be readable, "
-                           ngx_fd_info_n " \"%V\" failed", file);
-        return NGX_ERROR;
-    }
-
-    if (!ngx_is_file(&fi)) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"quic_passthrough_retry_key\" \"%V\" must be a "
-                           "regular file", file);
-        return NGX_ERROR;
-    }
-
-    size = ngx_file_size(&fi);
-
-    if (size < NGX_STREAM_QUIC_PT_RETRY_KEY_MIN
-        || size > NGX_STREAM_QUIC_PT_RETRY_KEY_MAX)
-    {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"quic_passthrough_retry_key\" \"%V\" must have "
-                           "%d to %d octets, it has %O", file,
-                           NGX_STREAM_QUIC_PT_RETRY_KEY_MIN,
-                           NGX_STREAM_QUIC_PT_RETRY_KEY_MAX, size);
-        return NGX_ERROR;
-    }
-
-    if (ngx_file_access(&fi) & S_IROTH) {
-        ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
-                           "\"quic_passthrough_retry_key\" \"%V\" is readable "
-                           "by everyone, it should not be", file);
-    }
-
-    secret->len = (size_t) size;
-    secret->data = ngx_alloc(secret->len, cf->log);
-
-    if (secret->data == NULL) {
-        return NGX_ERROR;
-    }
-
-    n = ngx_read_fd(fd, secret->data, secret->len);
-
-    if (n != (ssize_t) secret->len) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, (n == -1) ? ngx_errno : 0,
-                           "\"quic_passthrough_retry_key\" must be readable, "
-                           ngx_read_fd_n " \"%V\" failed", file);
-        ngx_explicit_memzero(secret->data, secret->len);
-        ngx_free(secret->data);
-        return NGX_ERROR;
-    }
-
-    return NGX_OK;
 }
 
 

@@ -100,15 +100,23 @@ char *ngx_stream_quic_lb_health_check(ngx_conf_t *cf, ngx_command_t *cmd,
 ngx_int_t ngx_stream_quic_lb_health_init(ngx_conf_t *cf,
     ngx_stream_quic_lb_health_t *health);
 
-ngx_int_t ngx_stream_quic_lb_health_add_variables(ngx_conf_t *cf);
 ngx_int_t ngx_stream_quic_lb_health_init_module(ngx_cycle_t *cycle);
 ngx_int_t ngx_stream_quic_lb_health_init_process(ngx_cycle_t *cycle);
 void ngx_stream_quic_lb_health_exit_process(ngx_cycle_t *cycle);
+
+/* returns the check of the upstream |host|, or NULL */
+
+ngx_stream_quic_lb_health_t *ngx_stream_quic_lb_health_find(
+    ngx_stream_upstream_main_conf_t *umcf, ngx_str_t *host);
 
 /* tells all workers that the server |name| is in |state| */
 
 void ngx_stream_quic_lb_health_set(ngx_stream_quic_lb_health_t *health,
     ngx_str_t *name, ngx_uint_t state);
+
+/* ngx_stream_upstream_quic_lb_health_variable.c */
+
+ngx_int_t ngx_stream_quic_lb_health_add_variables(ngx_conf_t *cf);
 
 /* ngx_stream_upstream_quic_lb_target.c */
 

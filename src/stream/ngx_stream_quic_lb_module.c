@@ -34,7 +34,7 @@ ngx_module_t  ngx_stream_quic_lb_module = {
     NULL,                                  /* module directives */
     NGX_CORE_MODULE,                       /* module type */
     NULL,                                  /* init master */
-    ngx_stream_quic_pt_listen_init_module,   /* init module */
+    ngx_stream_quic_pt_owner_init_module,   /* init module */
     ngx_stream_quic_pt_listen_init_process,  /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */

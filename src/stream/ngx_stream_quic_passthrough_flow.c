@@ -26,17 +26,6 @@
 #include "ngx_stream_quic_passthrough_module.h"
 
 
-/* a flow takes a connection for its session and one for its first leg */
-
-#define NGX_STREAM_QUIC_PT_CONNECTIONS  2
-
-
-static ngx_int_t ngx_stream_quic_pt_flow_room(
-    ngx_stream_quic_pt_worker_t *worker);
-static ngx_uint_t ngx_stream_quic_pt_flow_free_for(
-    ngx_stream_quic_pt_worker_t *worker, ngx_uint_t n);
-static ngx_int_t ngx_stream_quic_pt_flow_evict(
-    ngx_stream_quic_pt_worker_t *worker);
 static void ngx_stream_quic_pt_flow_session(ngx_stream_quic_pt_flow_t *flow,
     ngx_connection_t *c);
 static ngx_connection_t *ngx_stream_quic_pt_flow_connection(
@@ -71,7 +60,7 @@ ngx_stream_quic_pt_flow_create(ngx_stream_quic_pt_listener_t *listener,
 
     if ((listener->exiting && !established)
         || ngx_stream_quic_pt_source_full(listener, &m->sockaddr.sockaddr)
-        || ngx_stream_quic_pt_flow_room(worker) != NGX_OK)
+        || ngx_stream_quic_pt_room_for_flow(worker) != NGX_OK)
     {
         return NULL;
     }
@@ -120,117 +109,6 @@ ngx_stream_quic_pt_flow_create(ngx_stream_quic_pt_listener_t *listener,
     ngx_stream_quic_pt_flow_session(flow, c);
 
     return worker->recent;
-}
-
-
-/*
- * Makes room for one more flow.  ngx_get_connection() would log an alert for
- * each datagram, so the last connections are left to others.
- */
-
-static ngx_int_t
-ngx_stream_quic_pt_flow_room(ngx_stream_quic_pt_worker_t *worker)
-{
-    ngx_uint_t                  i;
-    ngx_queue_t                *q;
-    ngx_stream_quic_pt_flow_t  *flow;
-
-    /* two refusals for each new flow: the old ones do not pile up */
-
-    for (i = 0; i < 2 && !ngx_queue_empty(&worker->refused); i++) {
-        q = ngx_queue_head(&worker->refused);
-        flow = ngx_queue_data(q, ngx_stream_quic_pt_flow_t, queue);
-
-        if (worker->flows.count < worker->flows.limit
-            && ngx_current_msec - flow->started < NGX_STREAM_QUIC_PT_REFUSED)
-        {
-            break;
-        }
-
-        ngx_stream_quic_pt_flow_free(flow);
-    }
-
-    while (worker->nhalf_open >= worker->half_open_limit
-           || !ngx_stream_quic_pt_flow_free_for(worker,
-                                              NGX_STREAM_QUIC_PT_CONNECTIONS))
-    {
-        if (ngx_stream_quic_pt_flow_evict(worker) != NGX_OK) {
-            ngx_stream_quic_pt_flow_no_room(worker);
-            return NGX_ERROR;
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-/* half-open flows also make room for another leg of one that is not */
-
-ngx_int_t
-ngx_stream_quic_pt_flow_leg_room(ngx_stream_quic_pt_flow_t *flow)
-{
-    ngx_stream_quic_pt_worker_t  *worker;
-
-    worker = flow->listener->worker;
-
-    while (!ngx_stream_quic_pt_flow_free_for(worker, 1)) {
-
-        if (flow->half_open
-            || ngx_stream_quic_pt_flow_evict(worker) != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_uint_t
-ngx_stream_quic_pt_flow_free_for(ngx_stream_quic_pt_worker_t *worker,
-    ngx_uint_t n)
-{
-    return ngx_cycle->free_connection_n >= worker->reserve + n
-           && worker->nlegs < worker->leg_limit;
-}
-
-
-static ngx_int_t
-ngx_stream_quic_pt_flow_evict(ngx_stream_quic_pt_worker_t *worker)
-{
-    ngx_queue_t                *q;
-    ngx_stream_quic_pt_flow_t  *flow;
-
-    if (ngx_queue_empty(&worker->half_open)) {
-        return NGX_DECLINED;
-    }
-
-    flow = ngx_stream_quic_pt_source_heavy(worker);
-
-    if (flow == NULL) {
-        q = ngx_queue_head(&worker->half_open);
-        flow = ngx_queue_data(q, ngx_stream_quic_pt_flow_t, queue);
-    }
-
-    ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_EVICTED, 1);
-    ngx_stream_quic_pt_flow_close(flow, NGX_STREAM_SERVICE_UNAVAILABLE);
-
-    return NGX_OK;
-}
-
-
-void
-ngx_stream_quic_pt_flow_no_room(ngx_stream_quic_pt_worker_t *worker)
-{
-    if (worker->no_room == ngx_time()) {
-        return;
-    }
-
-    worker->no_room = ngx_time();
-
-    ngx_log_error(NGX_LOG_WARN, worker->log, 0,
-                  "no connections or open files left for QUIC flows, "
-                  "increase worker_connections and worker_rlimit_nofile");
 }
 
 

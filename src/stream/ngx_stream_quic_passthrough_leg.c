@@ -28,14 +28,6 @@ static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_find(
     socklen_t socklen);
 static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_create(
     ngx_stream_quic_pt_flow_t *flow, ngx_stream_quic_lb_route_t *route);
-static ngx_int_t ngx_stream_quic_pt_leg_init_peer(
-    ngx_stream_quic_pt_leg_t *leg, ngx_stream_quic_lb_route_t *route);
-static ngx_int_t ngx_stream_quic_pt_leg_init_resolved(
-    ngx_stream_quic_pt_leg_t *leg);
-static ngx_int_t ngx_stream_quic_pt_leg_init_learned(
-    ngx_stream_quic_pt_leg_t *leg, ngx_stream_quic_lb_route_t *route);
-static ngx_stream_variable_value_t *ngx_stream_quic_pt_leg_variables(
-    ngx_stream_quic_pt_leg_t *leg);
 static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_connect(
     ngx_stream_quic_pt_leg_t *leg, ngx_stream_quic_lb_route_t *route);
 static void ngx_stream_quic_pt_leg_no_live(ngx_stream_quic_pt_leg_t *leg);
@@ -44,11 +36,6 @@ static void ngx_stream_quic_pt_leg_take_over(ngx_stream_quic_pt_leg_t *leg,
     ngx_stream_quic_pt_leg_t *old);
 static ngx_int_t ngx_stream_quic_pt_leg_state(ngx_stream_quic_pt_leg_t *leg);
 static void ngx_stream_quic_pt_leg_room(ngx_stream_quic_pt_flow_t *flow);
-static void ngx_stream_quic_pt_leg_flush(ngx_stream_quic_pt_leg_t *leg);
-static void ngx_stream_quic_pt_leg_read(ngx_event_t *rev);
-static void ngx_stream_quic_pt_leg_write(ngx_event_t *wev);
-static void ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg,
-    ngx_int_t n);
 static void ngx_stream_quic_pt_leg_destroy(ngx_stream_quic_pt_leg_t *leg);
 
 
@@ -77,15 +64,15 @@ ngx_stream_quic_pt_leg_get(ngx_stream_quic_pt_flow_t *flow,
 
     worker = flow->listener->worker;
 
-    if (ngx_stream_quic_pt_flow_leg_room(flow) != NGX_OK) {
-        ngx_stream_quic_pt_flow_no_room(worker);
+    if (ngx_stream_quic_pt_room_for_leg(flow) != NGX_OK) {
+        ngx_stream_quic_pt_room_complain(worker);
         ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_OVERLOAD, 1);
         return NULL;
     }
 
     leg = ngx_stream_quic_pt_leg_create(flow, route);
 
-    if (leg && ngx_stream_quic_pt_leg_init_peer(leg, route) != NGX_OK) {
+    if (leg && ngx_stream_quic_pt_peer_init(leg, route) != NGX_OK) {
         ngx_stream_quic_pt_leg_destroy(leg);
         leg = NULL;
     }
@@ -167,176 +154,6 @@ ngx_stream_quic_pt_leg_create(ngx_stream_quic_pt_flow_t *flow,
     u->peer.rcvbuf = (int) flow->rcvbuf;
 
     return leg;
-}
-
-
-/*
- * Balancers take the upstream from the session and their memory from its
- * pool, so the leg lends it both: what they allocate goes with the leg.  So do
- * the values of variables that they ask for, which must not stay in the
- * session's cache.
- */
-
-static ngx_int_t
-ngx_stream_quic_pt_leg_init_peer(ngx_stream_quic_pt_leg_t *leg,
-    ngx_stream_quic_lb_route_t *route)
-{
-    ngx_int_t                        rc;
-    ngx_pool_t                      *pool;
-    ngx_stream_session_t            *s, saved;
-    ngx_stream_quic_pt_flow_t       *flow;
-    ngx_stream_upstream_srv_conf_t  *uscf;
-
-    if (route->by == NGX_STREAM_QUIC_LB_CID) {
-        return ngx_stream_quic_pt_leg_init_learned(leg, route);
-    }
-
-    flow = leg->flow;
-    s = flow->session;
-    saved = *s;
-
-    s->variables = ngx_stream_quic_pt_leg_variables(leg);
-    if (s->variables == NULL) {
-        s->variables = saved.variables;
-        return NGX_ERROR;
-    }
-
-#if (NGX_PCRE)
-    s->captures = NULL;
-    s->ncaptures = 0;
-#endif
-
-    uscf = route->upstream ? route->upstream : flow->upstream;
-
-    pool = s->connection->pool;
-    s->connection->pool = leg->pool;
-    s->upstream = &leg->upstream;
-
-    ngx_stream_set_ctx(s, route, ngx_stream_upstream_quic_lb_module);
-
-    if (uscf) {
-        leg->upstream.upstream = uscf;
-        rc = uscf->peer.init(s, uscf);
-
-        if (!ngx_stream_quic_lb_balances(uscf)) {
-            route->by = NGX_STREAM_QUIC_LB_UPSTREAM;
-        }
-
-    } else {
-        rc = ngx_stream_quic_pt_leg_init_resolved(leg);
-        route->by = NGX_STREAM_QUIC_LB_UPSTREAM;
-    }
-
-    ngx_stream_set_ctx(s, &flow->route, ngx_stream_upstream_quic_lb_module);
-
-    s->connection->pool = pool;
-    s->upstream = NULL;
-    s->variables = saved.variables;
-
-#if (NGX_PCRE)
-    s->captures = saved.captures;
-    s->ncaptures = saved.ncaptures;
-    s->captures_data = saved.captures_data;
-#endif
-
-    return rc;
-}
-
-
-/* the flow may have to do with another address by the time the leg ends */
-
-static ngx_int_t
-ngx_stream_quic_pt_leg_init_resolved(ngx_stream_quic_pt_leg_t *leg)
-{
-    ngx_pool_t                      *pool;
-    ngx_stream_upstream_resolved_t  *ur;
-
-    pool = leg->pool;
-
-    ur = ngx_palloc(pool, sizeof(ngx_stream_upstream_resolved_t));
-    if (ur == NULL) {
-        return NGX_ERROR;
-    }
-
-    *ur = *leg->flow->resolved;
-
-    ur->host.data = ngx_pstrdup(pool, &ur->host);
-    if (ur->host.data == NULL) {
-        return NGX_ERROR;
-    }
-
-    if (ur->sockaddr) {
-        ur->name.data = ngx_pstrdup(pool, &ur->name);
-        ur->sockaddr = ngx_palloc(pool, ur->socklen);
-
-        if (ur->name.data == NULL || ur->sockaddr == NULL) {
-            return NGX_ERROR;
-        }
-
-        ngx_memcpy(ur->sockaddr, leg->flow->resolved->sockaddr, ur->socklen);
-    }
-
-    return ngx_stream_upstream_create_round_robin_peer(leg->flow->session, ur);
-}
-
-
-/*
- * The backend of an established connection is no balancer's choice.  It may
- * even have left the upstream: the connection goes on until it ends.
- */
-
-static ngx_int_t
-ngx_stream_quic_pt_leg_init_learned(ngx_stream_quic_pt_leg_t *leg,
-    ngx_stream_quic_lb_route_t *route)
-{
-    ngx_str_t              *name;
-    struct sockaddr        *sockaddr;
-    ngx_peer_connection_t  *pc;
-
-    name = ngx_palloc(leg->pool, sizeof(ngx_str_t) + NGX_SOCKADDR_STRLEN);
-    sockaddr = ngx_palloc(leg->pool, route->backend.socklen);
-
-    if (name == NULL || sockaddr == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(sockaddr, &route->backend.u, route->backend.socklen);
-
-    name->data = (u_char *) name + sizeof(ngx_str_t);
-    name->len = ngx_sock_ntop(sockaddr, route->backend.socklen, name->data,
-                              NGX_SOCKADDR_STRLEN, 1);
-
-    pc = &leg->upstream.peer;
-
-    pc->get = ngx_event_get_peer;
-    pc->sockaddr = sockaddr;
-    pc->socklen = route->backend.socklen;
-    pc->name = name;
-
-    return NGX_OK;
-}
-
-
-static ngx_stream_variable_value_t *
-ngx_stream_quic_pt_leg_variables(ngx_stream_quic_pt_leg_t *leg)
-{
-    size_t                        size;
-    ngx_stream_session_t         *s;
-    ngx_stream_core_main_conf_t  *cmcf;
-    ngx_stream_variable_value_t  *values;
-
-    s = leg->flow->session;
-    cmcf = ngx_stream_get_module_main_conf(s, ngx_stream_core_module);
-
-    size = cmcf->variables.nelts * sizeof(ngx_stream_variable_value_t);
-
-    values = ngx_palloc(leg->pool, ngx_max(size, 1));
-
-    if (values && size) {
-        ngx_memcpy(values, s->variables, size);
-    }
-
-    return values;
 }
 
 
@@ -646,214 +463,6 @@ ngx_stream_quic_pt_leg_room(ngx_stream_quic_pt_flow_t *flow)
     }
 
     ngx_stream_quic_pt_leg_close(oldest);
-}
-
-
-/* |data| is in the worker's batch, or otherwise stays until the flush */
-
-void
-ngx_stream_quic_pt_leg_send(ngx_stream_quic_pt_leg_t *leg, u_char *data,
-    size_t len, ngx_uint_t ecn)
-{
-    ngx_stream_quic_pt_worker_t  *worker;
-
-    worker = leg->flow->listener->worker;
-
-    if (ngx_stream_quic_pt_batch_full(worker->batch)) {
-        ngx_stream_quic_pt_leg_flush_all(worker);
-    }
-
-    if (!leg->is_pending) {
-        leg->is_pending = 1;
-        leg->active = ngx_current_msec;
-        ngx_queue_insert_tail(&worker->pending, &leg->pending);
-    }
-
-    leg->upstream.peer.connection->sent += len;
-
-    ngx_stream_quic_pt_udp_append(worker, &leg->tx, data, len, ecn);
-}
-
-
-void
-ngx_stream_quic_pt_leg_flush_all(ngx_stream_quic_pt_worker_t *worker)
-{
-    ngx_queue_t               *q;
-    ngx_stream_quic_pt_leg_t  *leg;
-
-    while (!ngx_queue_empty(&worker->pending)) {
-        q = ngx_queue_head(&worker->pending);
-        leg = ngx_queue_data(q, ngx_stream_quic_pt_leg_t, pending);
-
-        ngx_stream_quic_pt_leg_flush(leg);
-    }
-
-    /* nothing refers to the batch any more */
-
-    ngx_stream_quic_pt_batch_reset(worker->batch);
-}
-
-
-static void
-ngx_stream_quic_pt_leg_flush(ngx_stream_quic_pt_leg_t *leg)
-{
-    ngx_err_t  err;
-
-    ngx_queue_remove(&leg->pending);
-    leg->is_pending = 0;
-
-    err = ngx_stream_quic_pt_udp_flush(leg->flow->listener->worker, &leg->tx);
-    if (err) {
-        ngx_stream_quic_pt_backend_failed(leg, err);
-    }
-}
-
-
-static void
-ngx_stream_quic_pt_leg_read(ngx_event_t *rev)
-{
-    ngx_int_t                     n;
-    ngx_uint_t                    turn;
-    ngx_connection_t             *c;
-    ngx_stream_quic_pt_leg_t     *leg;
-    ngx_stream_quic_pt_worker_t  *worker;
-
-    c = rev->data;
-    leg = c->data;
-    worker = leg->flow->listener->worker;
-
-    if (c->close) {
-
-        /* worker_shutdown_timeout */
-
-        ngx_stream_quic_pt_flow_close(leg->flow, NGX_STREAM_OK);
-        return;
-    }
-
-    for (turn = 0; turn < NGX_STREAM_QUIC_PT_TURN; turn++) {
-
-        n = ngx_stream_quic_pt_udp_recv(worker, &leg->socket, NULL);
-
-        if (n == 0) {
-            rev->ready = 0;
-            return;
-        }
-
-        if (n == NGX_ERROR) {
-            ngx_stream_quic_pt_backend_failed(leg, ngx_socket_errno);
-            continue;
-        }
-
-        ngx_stream_quic_pt_leg_replies(leg, n);
-    }
-
-    /* the event is edge-triggered and will not come again for the rest */
-
-    ngx_post_event(rev, &ngx_posted_next_events);
-}
-
-
-static void
-ngx_stream_quic_pt_leg_write(ngx_event_t *wev)
-{
-    ngx_connection_t          *c;
-    ngx_stream_quic_pt_leg_t  *leg;
-
-    c = wev->data;
-    leg = c->data;
-
-    ngx_stream_quic_pt_backlog_send(leg->flow->listener->worker,
-                                    &leg->socket);
-}
-
-
-static void
-ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg, ngx_int_t n)
-{
-    u_char                         *p, *last;
-    size_t                          len;
-    ngx_int_t                       i;
-    ngx_connection_t               *c;
-    ngx_stream_quic_pt_tx_t         tx;
-    ngx_stream_quic_pt_flow_t      *flow;
-    ngx_stream_quic_pt_worker_t    *worker;
-    ngx_stream_quic_pt_message_t   *m;
-    ngx_stream_quic_pt_listener_t  *listener;
-
-    flow = leg->flow;
-    listener = flow->listener;
-    worker = listener->worker;
-    c = flow->session->connection;
-
-    ngx_memzero(&tx, sizeof(ngx_stream_quic_pt_tx_t));
-
-    tx.socket = &listener->socket;
-    tx.sockaddr = &flow->client.sockaddr;
-    tx.socklen = flow->socklen;
-    tx.family = ngx_stream_quic_pt_leg_family(&flow->client);
-    tx.counter = NGX_STREAM_QUIC_PT_REPLIES;
-
-    if (listener->listening->wildcard) {
-        tx.local = &flow->local.sockaddr;
-    }
-
-    for (i = 0; i < n; i++) {
-        m = &worker->batch->messages[i];
-
-        leg->received += m->len;
-        c->sent += m->len;
-
-        p = m->data;
-        last = p + m->len;
-
-        while (p < last) {
-            len = ngx_min(m->segment, (size_t) (last - p));
-
-            if (ngx_stream_quic_pt_batch_full(worker->batch)) {
-                (void) ngx_stream_quic_pt_udp_flush(worker, &tx);
-                ngx_stream_quic_pt_batch_reset(worker->batch);
-            }
-
-            if (p[0] & NGX_STREAM_QUIC_PT_LONG) {
-                ngx_stream_quic_pt_route_learn_server(leg, p, len);
-
-            } else if (leg != flow->settled) {
-                ngx_stream_quic_pt_route_settle(leg);
-            }
-
-            ngx_stream_quic_pt_udp_append(worker, &tx, p, len, m->ecn);
-
-            p += len;
-        }
-    }
-
-    leg->active = ngx_current_msec;
-    leg->answered = 1;
-    leg->failed = 0;
-
-    ngx_stream_quic_pt_backend_answered(leg);
-
-    flow->answered = 1;
-
-    (void) ngx_stream_quic_pt_udp_flush(worker, &tx);
-    ngx_stream_quic_pt_batch_reset(worker->batch);
-}
-
-
-/* an IPv4 client of an IPv6 socket gets IPv4 headers, and options */
-
-ngx_uint_t
-ngx_stream_quic_pt_leg_family(ngx_sockaddr_t *sa)
-{
-#if (NGX_HAVE_INET6)
-    if (sa->sockaddr.sa_family == AF_INET6
-        && IN6_IS_ADDR_V4MAPPED(&sa->sockaddr_in6.sin6_addr))
-    {
-        return AF_INET;
-    }
-#endif
-
-    return sa->sockaddr.sa_family;
 }
 
 

@@ -10,17 +10,7 @@
  * Each worker reads a listening socket through a descriptor of its own, made
  * by dup(): nginx closes the listening ones as soon as a worker is told to
  * quit, while flows still have replies to send and, if nobody else reads the
- * socket, datagrams to receive.
- *
- * Workers of an older and a newer configuration, or binary, share the socket
- * for a while.  If both read it, a flow's datagrams take turns between two
- * legs and its backend sees the path change over and over.  So a socket has
- * an owner, and only the owner reads: the process in F_SETOWN, which is kept
- * in the open file that all of them share.  The newest worker makes itself
- * the owner when it starts.  A worker that quits gives the socket up (0) and
- * reads on until there is another owner; one that finds its owner dead takes
- * it back.  A socket that is to be used no more belongs to the master that
- * found it so.
+ * socket, datagrams to receive.  Who reads is up to _owner.c.
  */
 
 
@@ -30,8 +20,6 @@
 #include <ngx_stream.h>
 
 #include "ngx_stream_quic_passthrough_module.h"
-
-#include <openssl/rand.h>
 
 
 /*
@@ -52,174 +40,22 @@
 #define NGX_STREAM_QUIC_PT_OPTIONS  500
 
 
-static void ngx_stream_quic_pt_listen_release(ngx_listening_t *old,
-    ngx_cycle_t *cycle);
-static ngx_uint_t ngx_stream_quic_pt_listen_covers(ngx_listening_t *ls,
-    ngx_listening_t *old);
-static ngx_int_t ngx_stream_quic_pt_listen_init_worker(ngx_cycle_t *cycle,
-    ngx_stream_quic_pt_main_conf_t *pmcf);
-static ngx_stream_quic_pt_batch_t *ngx_stream_quic_pt_listen_batch(
-    ngx_cycle_t *cycle);
-static ngx_int_t ngx_stream_quic_pt_listen_table(ngx_cycle_t *cycle,
-    quic_lb_table_t *table, size_t limit);
 static ngx_int_t ngx_stream_quic_pt_listen_open(
     ngx_stream_quic_pt_worker_t *worker, ngx_listening_t *ls);
 static ngx_int_t ngx_stream_quic_pt_listen_connection(
     ngx_stream_quic_pt_listener_t *listener);
-static void ngx_stream_quic_pt_listen_limit_legs(
-    ngx_stream_quic_pt_worker_t *worker, ngx_socket_t fd);
 static void ngx_stream_quic_pt_listen_buffers(
     ngx_stream_quic_pt_listener_t *listener);
 static void ngx_stream_quic_pt_listen_timer(
     ngx_stream_quic_pt_listener_t *listener, ngx_event_t *ev,
     ngx_event_handler_pt handler);
-static void ngx_stream_quic_pt_listen_set_owner(ngx_socket_t fd,
-    ngx_pid_t owner, ngx_log_t *log);
-static void ngx_stream_quic_pt_listen_own(
-    ngx_stream_quic_pt_listener_t *listener);
-static ngx_uint_t ngx_stream_quic_pt_listen_claim(
-    ngx_stream_quic_pt_listener_t *listener);
-static ngx_uint_t ngx_stream_quic_pt_listen_retired(ngx_socket_t fd);
 static void ngx_stream_quic_pt_listen_read(ngx_event_t *rev);
 static void ngx_stream_quic_pt_listen_write(ngx_event_t *wev);
 static void ngx_stream_quic_pt_listen_shutdown(
     ngx_stream_quic_pt_listener_t *listener);
-static void ngx_stream_quic_pt_listen_disown(
-    ngx_stream_quic_pt_listener_t *listener);
 static void ngx_stream_quic_pt_listen_poll(ngx_event_t *ev);
 static void ngx_stream_quic_pt_listen_options(ngx_event_t *ev);
 static void ngx_stream_quic_pt_listen_unused(ngx_event_t *ev);
-
-
-/*
- * In the master, before it closes what the new configuration does not keep.
- */
-
-ngx_int_t
-ngx_stream_quic_pt_listen_init_module(ngx_cycle_t *cycle)
-{
-    ngx_uint_t        i;
-    ngx_listening_t  *ls;
-
-    if (ngx_test_config || ngx_process == NGX_PROCESS_SIGNALLER) {
-        return NGX_OK;
-    }
-
-    ls = cycle->listening.elts;
-
-    for (i = 0; i < cycle->listening.nelts; i++) {
-
-        if (ls[i].type != SOCK_DGRAM
-            || ls[i].fd == (ngx_socket_t) -1
-            || fcntl(ls[i].fd, F_GETOWN) == 0
-            || ngx_stream_quic_pt_listening(&ls[i]))
-        {
-            continue;
-        }
-
-        /* others read it now: older workers shall stop */
-
-        ngx_stream_quic_pt_udp_options(ls[i].fd, ls[i].sockaddr->sa_family, 0,
-                                       cycle->log);
-
-        if (ls[i].quic) {
-
-            /* its owner is up to the http module that terminates QUIC */
-
-            continue;
-        }
-
-        ngx_stream_quic_pt_listen_set_owner(ls[i].fd, ngx_pid, cycle->log);
-    }
-
-    if (cycle->old_cycle == NULL) {
-        return NGX_OK;
-    }
-
-    ls = cycle->old_cycle->listening.elts;
-
-    for (i = 0; i < cycle->old_cycle->listening.nelts; i++) {
-
-        if (ls[i].type == SOCK_DGRAM
-            && ls[i].fd != (ngx_socket_t) -1
-            && !ls[i].quic
-            && !ls[i].remain
-            && fcntl(ls[i].fd, F_GETOWN) != 0)
-        {
-            ngx_stream_quic_pt_listen_release(&ls[i], cycle);
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-/*
- * With fewer workers a "reuseport" socket is left over, and one of an address
- * when a wildcard takes its place.  Older workers still have it open, so the
- * kernel would go on choosing it for new clients; a connected socket is not
- * chosen.
- */
-
-static void
-ngx_stream_quic_pt_listen_release(ngx_listening_t *old, ngx_cycle_t *cycle)
-{
-    ngx_uint_t        i;
-    ngx_listening_t  *ls;
-
-    ls = cycle->listening.elts;
-
-    for (i = 0; i < cycle->listening.nelts; i++) {
-
-        if (ls[i].type != SOCK_DGRAM
-            || !ngx_stream_quic_pt_listen_covers(&ls[i], old))
-        {
-            continue;
-        }
-
-        if (connect(old->fd, old->sockaddr, old->socklen) == -1) {
-            ngx_log_error(NGX_LOG_WARN, cycle->log, ngx_socket_errno,
-                          "connect() to retire the socket of %V failed",
-                          &old->addr_text);
-        }
-
-        /* as long as this master lives */
-
-        ngx_stream_quic_pt_listen_set_owner(old->fd, ngx_pid, cycle->log);
-
-        return;
-    }
-
-    /* the address itself is gone: the flows keep the socket to the end */
-}
-
-
-static ngx_uint_t
-ngx_stream_quic_pt_listen_covers(ngx_listening_t *ls, ngx_listening_t *old)
-{
-    if (ngx_cmp_sockaddr(ls->sockaddr, ls->socklen, old->sockaddr,
-                         old->socklen, 1)
-        == NGX_OK)
-    {
-        return 1;
-    }
-
-    if (!ls->wildcard
-        || ngx_inet_get_port(ls->sockaddr) != ngx_inet_get_port(old->sockaddr))
-    {
-        return 0;
-    }
-
-    if (ls->sockaddr->sa_family == old->sockaddr->sa_family) {
-        return 1;
-    }
-
-#if (NGX_HAVE_INET6)
-    return ls->sockaddr->sa_family == AF_INET6 && !ls->ipv6only;
-#else
-    return 0;
-#endif
-}
 
 
 ngx_int_t
@@ -241,7 +77,7 @@ ngx_stream_quic_pt_listen_init_process(ngx_cycle_t *cycle)
         return NGX_OK;
     }
 
-    if (ngx_stream_quic_pt_listen_init_worker(cycle, pmcf) != NGX_OK) {
+    if (ngx_stream_quic_pt_worker_init(cycle, pmcf) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -265,126 +101,6 @@ ngx_stream_quic_pt_listen_init_process(ngx_cycle_t *cycle)
             return NGX_ERROR;
         }
     }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_stream_quic_pt_listen_init_worker(ngx_cycle_t *cycle,
-    ngx_stream_quic_pt_main_conf_t *pmcf)
-{
-    ngx_stream_quic_pt_worker_t  *worker;
-
-    worker = ngx_pcalloc(cycle->pool, sizeof(ngx_stream_quic_pt_worker_t));
-    if (worker == NULL) {
-        return NGX_ERROR;
-    }
-
-    worker->cycle = cycle;
-    worker->log = cycle->log;
-    worker->counters = pmcf->counters;
-
-    worker->batch = ngx_stream_quic_pt_listen_batch(cycle);
-    if (worker->batch == NULL) {
-        return NGX_ERROR;
-    }
-
-    /* a refused flow takes no connection, so there may be more flows */
-
-    if (ngx_stream_quic_pt_listen_table(cycle, &worker->flows,
-                                        2 * cycle->connection_n)
-        != NGX_OK
-        || ngx_stream_quic_pt_listen_table(cycle, &worker->sources,
-                                           cycle->connection_n)
-           != NGX_OK
-        || ngx_stream_quic_pt_listen_table(cycle, &worker->backends,
-                                           cycle->connection_n)
-           != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    if (RAND_bytes((u_char *) &worker->key, sizeof(quic_lb_hash_key_t)) != 1) {
-        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0, "RAND_bytes() failed");
-        return NGX_ERROR;
-    }
-
-    /*
-     * A flow takes two connections, so half of all may be in half-open flows.
-     * Flows leave some to all else that the worker does.
-     */
-
-    worker->half_open_limit = ngx_max(cycle->connection_n / 4, 1);
-    worker->reserve = cycle->connection_n / 16;
-
-    worker->leg_limit = cycle->connection_n;
-
-    /* without open files each leg makes an alert */
-
-    worker->quiet = *cycle->log;
-    worker->quiet.log_level = NGX_LOG_EMERG;
-
-    ngx_queue_init(&worker->heavy);
-    ngx_queue_init(&worker->half_open);
-    ngx_queue_init(&worker->confirmed);
-    ngx_queue_init(&worker->refused);
-    ngx_queue_init(&worker->listeners);
-    ngx_queue_init(&worker->pending);
-
-    if (ngx_stream_quic_preread_init_process(cycle, worker) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    pmcf->worker = worker;
-
-    return NGX_OK;
-}
-
-
-static ngx_stream_quic_pt_batch_t *
-ngx_stream_quic_pt_listen_batch(ngx_cycle_t *cycle)
-{
-    u_char                      *p;
-    ngx_uint_t                   i;
-    ngx_stream_quic_pt_batch_t  *batch;
-
-    batch = ngx_palloc(cycle->pool, sizeof(ngx_stream_quic_pt_batch_t));
-    if (batch == NULL) {
-        return NULL;
-    }
-
-    ngx_stream_quic_pt_batch_reset(batch);
-
-    p = ngx_palloc(cycle->pool,
-                   NGX_STREAM_QUIC_PT_MESSAGES * NGX_STREAM_QUIC_PT_BUFFER);
-    if (p == NULL) {
-        return NULL;
-    }
-
-    for (i = 0; i < NGX_STREAM_QUIC_PT_MESSAGES; i++) {
-        batch->messages[i].data = p;
-        p += NGX_STREAM_QUIC_PT_BUFFER;
-    }
-
-    return batch;
-}
-
-
-static ngx_int_t
-ngx_stream_quic_pt_listen_table(ngx_cycle_t *cycle, quic_lb_table_t *table,
-    size_t limit)
-{
-    quic_lb_table_node_t  **buckets;
-
-    buckets = ngx_pcalloc(cycle->pool,
-                          quic_lb_table_buckets(limit)
-                          * sizeof(quic_lb_table_node_t *));
-    if (buckets == NULL) {
-        return NGX_ERROR;
-    }
-
-    quic_lb_table_init(table, buckets, limit);
 
     return NGX_OK;
 }
@@ -435,7 +151,7 @@ ngx_stream_quic_pt_listen_open(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_listen_timer(listener, &listener->options,
                                     ngx_stream_quic_pt_listen_options);
 
-    ngx_stream_quic_pt_listen_own(listener);
+    ngx_stream_quic_pt_owner_take(listener);
 
     ngx_add_timer(&listener->poll, NGX_STREAM_QUIC_PT_POLL);
 
@@ -483,7 +199,7 @@ ngx_stream_quic_pt_listen_connection(ngx_stream_quic_pt_listener_t *listener)
 
     worker = listener->worker;
 
-    ngx_stream_quic_pt_listen_limit_legs(worker, fd);
+    ngx_stream_quic_pt_worker_limit_legs(worker, fd);
 
     if (!worker->plain) {
         worker->plain = ngx_stream_quic_pt_udp_plain(fd, log);
@@ -509,28 +225,6 @@ ngx_stream_quic_pt_listen_connection(ngx_stream_quic_pt_listener_t *listener)
     c->write->handler = ngx_stream_quic_pt_listen_write;
 
     return NGX_OK;
-}
-
-
-/* |fd| is the lowest that was free: as many files, or nearly, are in use */
-
-static void
-ngx_stream_quic_pt_listen_limit_legs(ngx_stream_quic_pt_worker_t *worker,
-    ngx_socket_t fd)
-{
-    ngx_uint_t     n;
-    struct rlimit  rlmt;
-
-    if (getrlimit(RLIMIT_NOFILE, &rlmt) == -1
-        || rlmt.rlim_cur == RLIM_INFINITY)
-    {
-        return;
-    }
-
-    n = rlmt.rlim_cur - rlmt.rlim_cur / 16;
-    n = (n > (ngx_uint_t) fd) ? n - fd : 1;
-
-    worker->leg_limit = ngx_min(worker->leg_limit, n);
 }
 
 
@@ -577,84 +271,6 @@ ngx_stream_quic_pt_listen_timer(ngx_stream_quic_pt_listener_t *listener,
 
 
 static void
-ngx_stream_quic_pt_listen_set_owner(ngx_socket_t fd, ngx_pid_t owner,
-    ngx_log_t *log)
-{
-    if (fcntl(fd, F_SETOWN, owner) == -1) {
-        ngx_log_error(NGX_LOG_ALERT, log, ngx_errno, "fcntl(F_SETOWN) failed");
-    }
-}
-
-
-static void
-ngx_stream_quic_pt_listen_own(ngx_stream_quic_pt_listener_t *listener)
-{
-    ngx_socket_t    fd;
-    ngx_sockaddr_t  sa;
-
-    fd = listener->socket.connection->fd;
-
-    ngx_stream_quic_pt_listen_set_owner(fd, ngx_pid, listener->worker->log);
-
-    /* a binary upgrade that is rolled back: undo its retirement */
-
-    if (!ngx_stream_quic_pt_listen_retired(fd)) {
-        return;
-    }
-
-    ngx_memzero(&sa, sizeof(ngx_sockaddr_t));
-    sa.sockaddr.sa_family = AF_UNSPEC;
-
-    if (connect(fd, &sa.sockaddr, sizeof(struct sockaddr)) == -1) {
-        ngx_log_error(NGX_LOG_WARN, listener->worker->log, ngx_socket_errno,
-                      "connect() to use the socket of %V again failed",
-                      &listener->listening->addr_text);
-    }
-}
-
-
-static ngx_uint_t
-ngx_stream_quic_pt_listen_claim(ngx_stream_quic_pt_listener_t *listener)
-{
-    ngx_pid_t  owner;
-
-    owner = fcntl(listener->socket.connection->fd, F_GETOWN);
-
-    if (owner == ngx_pid) {
-        return 1;
-    }
-
-    /* kernels differ in whether they forget a process that is gone */
-
-    if (owner != 0 && (kill(owner, 0) == 0 || ngx_errno != NGX_ESRCH)) {
-
-        /* what has come before the socket was retired is still to be read */
-
-        return ngx_stream_quic_pt_listen_retired(
-                                          listener->socket.connection->fd);
-    }
-
-    if (!listener->exiting) {
-        ngx_stream_quic_pt_listen_own(listener);
-    }
-
-    return 1;
-}
-
-
-static ngx_uint_t
-ngx_stream_quic_pt_listen_retired(ngx_socket_t fd)
-{
-    socklen_t       socklen;
-    ngx_sockaddr_t  sa;
-
-    socklen = sizeof(ngx_sockaddr_t);
-
-    return getpeername(fd, &sa.sockaddr, &socklen) == 0;
-}
-
-
-static void
 ngx_stream_quic_pt_listen_read(ngx_event_t *rev)
 {
     ngx_int_t                       i, n;
@@ -672,7 +288,7 @@ ngx_stream_quic_pt_listen_read(ngx_event_t *rev)
         return;
     }
 
-    if (!ngx_stream_quic_pt_listen_claim(listener)) {
+    if (!ngx_stream_quic_pt_owner_claim(listener)) {
 
         (void) ngx_del_event(rev, NGX_READ_EVENT, 0);
         return;
@@ -730,24 +346,11 @@ ngx_stream_quic_pt_listen_shutdown(ngx_stream_quic_pt_listener_t *listener)
 
     c = listener->socket.connection;
 
-    ngx_stream_quic_pt_listen_disown(listener);
+    ngx_stream_quic_pt_owner_give_up(listener);
 
     listener->exiting = 1;
     c->close = 0;
     c->idle = 0;
-}
-
-
-static void
-ngx_stream_quic_pt_listen_disown(ngx_stream_quic_pt_listener_t *listener)
-{
-    ngx_socket_t  fd;
-
-    fd = listener->socket.connection->fd;
-
-    if (fcntl(fd, F_GETOWN) == ngx_pid) {
-        ngx_stream_quic_pt_listen_set_owner(fd, 0, listener->worker->log);
-    }
 }
 
 
@@ -762,7 +365,7 @@ ngx_stream_quic_pt_listen_poll(ngx_event_t *ev)
 
     /* a retired socket has no read events to find its owner gone */
 
-    if (ngx_stream_quic_pt_listen_claim(listener) && !rev->active) {
+    if (ngx_stream_quic_pt_owner_claim(listener) && !rev->active) {
         (void) ngx_add_event(rev, NGX_READ_EVENT, 0);
     }
 
@@ -778,7 +381,7 @@ ngx_stream_quic_pt_listen_options(ngx_event_t *ev)
     listener = ev->data;
 
     if (listener->exiting
-        || !ngx_stream_quic_pt_listen_claim(listener))
+        || !ngx_stream_quic_pt_owner_claim(listener))
     {
         return;
     }
@@ -826,7 +429,7 @@ ngx_stream_quic_pt_listen_exit_process(ngx_cycle_t *cycle)
                                   queue);
         c = listener->socket.connection;
 
-        ngx_stream_quic_pt_listen_disown(listener);
+        ngx_stream_quic_pt_owner_give_up(listener);
         ngx_stream_quic_pt_backlog_drop(worker, &listener->socket);
 
         if (listener->poll.timer_set) {

@@ -9,7 +9,8 @@
  * _udp.c), each datagram finds its flow by the client's and the local address
  * (_datagram.c, _flow.c), the flow finds the backend by the routing table
  * (_route.c), and the datagram leaves on the flow's leg to that backend
- * (_leg.c).  Replies come in on the leg and leave on the listener's socket.
+ * (_leg.c, _leg_io.c, _udp_send.c).  Replies come in on the leg and leave on
+ * the listener's socket.
  *
  * All of it belongs to one worker; workers share nothing but the counters.
  * "pt" stands for passthrough.
@@ -106,6 +107,17 @@
 
 /* RFC 8999, 5.1: the bit of the first octet that makes a long header */
 #define NGX_STREAM_QUIC_PT_LONG       0x80
+
+
+/* Linux: udp.h; an older one of the C library may lack them */
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT                   103
+#endif
+
+#ifndef UDP_GRO
+#define UDP_GRO                       104
+#endif
 
 
 /* datagrams, unless said otherwise; $quic_passthrough_NAME */
@@ -552,10 +564,14 @@ struct ngx_stream_quic_pt_leg_s {
 
 
 /*
- * _module.c: whether this module reads the socket of |ls|, the configuration
- * of a server on it, and the routers of its addresses, in their order.
+ * _addr.c: init_port checks the servers of a port and makes the routers of its
+ * addresses, or returns NGX_ERROR, logged.  Then: whether this module reads the
+ * socket of |ls|, the configuration of a server on it, and the routers of its
+ * addresses, in their order.
  */
 
+ngx_int_t ngx_stream_quic_pt_addr_init_port(ngx_conf_t *cf,
+    ngx_stream_conf_port_t *port);
 ngx_uint_t ngx_stream_quic_pt_listening(ngx_listening_t *ls);
 ngx_stream_quic_pt_srv_conf_t *ngx_stream_quic_pt_srv_conf(
     ngx_listening_t *ls);
@@ -601,24 +617,55 @@ ngx_pool_t *ngx_stream_quic_preread_pool(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_preread_trim(ngx_stream_quic_pt_worker_t *worker);
 void ngx_stream_quic_preread_end(ngx_stream_quic_pt_flow_t *flow);
 
+/* _worker.c: |fd| is the lowest that was free */
+
+ngx_int_t ngx_stream_quic_pt_worker_init(ngx_cycle_t *cycle,
+    ngx_stream_quic_pt_main_conf_t *pmcf);
+void ngx_stream_quic_pt_worker_limit_legs(ngx_stream_quic_pt_worker_t *worker,
+    ngx_socket_t fd);
+
+/*
+ * _owner.c: who reads a listening socket.  take makes this process the owner;
+ * claim does, too, if there is no other that lives, and tells whether it may
+ * read; give_up is for one that leaves.
+ */
+
+ngx_int_t ngx_stream_quic_pt_owner_init_module(ngx_cycle_t *cycle);
+void ngx_stream_quic_pt_owner_take(ngx_stream_quic_pt_listener_t *listener);
+ngx_uint_t ngx_stream_quic_pt_owner_claim(
+    ngx_stream_quic_pt_listener_t *listener);
+void ngx_stream_quic_pt_owner_give_up(ngx_stream_quic_pt_listener_t *listener);
+
 /* _listen.c: sockets over the life of processes */
 
-ngx_int_t ngx_stream_quic_pt_listen_init_module(ngx_cycle_t *cycle);
 ngx_int_t ngx_stream_quic_pt_listen_init_process(ngx_cycle_t *cycle);
 void ngx_stream_quic_pt_listen_exit_process(ngx_cycle_t *cycle);
 
 /*
- * _udp.c: batched datagram I/O.  recv returns the number of messages read
- * into worker->batch, 0 for EAGAIN, NGX_ERROR with ngx_socket_errno.
- * append adds a datagram of the batch, which must not be full, to what |tx|
- * sends at the next flush; flush counts what left in |tx->counter| and
- * returns 0, or the error of a connected socket that told of an earlier
- * datagram.  send returns the first run that the socket has no room for.
- * plain tells, and logs, whether the system lacks UDP_SEGMENT.
+ * Batched datagram I/O.  _udp.c: recv returns the number of messages read into
+ * worker->batch, 0 for EAGAIN, NGX_ERROR with ngx_socket_errno.  plain tells,
+ * and logs, whether the system lacks UDP_SEGMENT; no_batches is for one that
+ * lacks |call|.
  */
 
 ngx_int_t ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_socket_t *sock, ngx_listening_t *ls);
+void ngx_stream_quic_pt_udp_no_batches(ngx_stream_quic_pt_worker_t *worker,
+    const char *call);
+void ngx_stream_quic_pt_udp_options(ngx_socket_t fd, ngx_uint_t family,
+    ngx_uint_t on, ngx_log_t *log);
+ngx_int_t ngx_stream_quic_pt_udp_buffer(ngx_socket_t fd, int name, size_t size,
+    ngx_log_t *log);
+ngx_uint_t ngx_stream_quic_pt_udp_plain(ngx_socket_t fd, ngx_log_t *log);
+uint32_t ngx_stream_quic_pt_udp_overflow(ngx_socket_t fd);
+
+/*
+ * _udp_send.c: append adds a datagram of the batch, which must not be full, to
+ * what |tx| sends at the next flush; flush counts what left in |tx->counter|
+ * and returns 0, or the error of a connected socket that told of an earlier
+ * datagram.  send returns the first run that the socket has no room for.
+ */
+
 void ngx_stream_quic_pt_udp_append(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_tx_t *tx, u_char *data, size_t len, ngx_uint_t ecn);
 ngx_err_t ngx_stream_quic_pt_udp_flush(ngx_stream_quic_pt_worker_t *worker,
@@ -626,12 +673,6 @@ ngx_err_t ngx_stream_quic_pt_udp_flush(ngx_stream_quic_pt_worker_t *worker,
 ngx_stream_quic_pt_run_t *ngx_stream_quic_pt_udp_send(
     ngx_stream_quic_pt_worker_t *worker, ngx_stream_quic_pt_tx_t *tx,
     ngx_stream_quic_pt_run_t *run, ngx_err_t *told);
-void ngx_stream_quic_pt_udp_options(ngx_socket_t fd, ngx_uint_t family,
-    ngx_uint_t on, ngx_log_t *log);
-ngx_int_t ngx_stream_quic_pt_udp_buffer(ngx_socket_t fd, int name, size_t size,
-    ngx_log_t *log);
-ngx_uint_t ngx_stream_quic_pt_udp_plain(ngx_socket_t fd, ngx_log_t *log);
-uint32_t ngx_stream_quic_pt_udp_overflow(ngx_socket_t fd);
 
 /*
  * _backend.c: what is known of the other end of a leg.  attach finds or makes
@@ -687,6 +728,11 @@ ngx_int_t ngx_stream_quic_pt_retry_admit(ngx_stream_quic_pt_flow_t *flow,
 void ngx_stream_quic_pt_retry_token(ngx_stream_quic_pt_leg_t *leg,
     u_char *data, size_t len);
 
+/* _retry_adaptive.c: whether a new client is to get a Retry now */
+
+ngx_uint_t ngx_stream_quic_pt_retry_wanted(ngx_stream_quic_pt_retry_t *retry,
+    ngx_stream_quic_pt_worker_t *worker);
+
 /* _backlog.c: what waits for a full socket */
 
 void ngx_stream_quic_pt_backlog_init(ngx_stream_quic_pt_worker_t *worker,
@@ -736,9 +782,17 @@ void ngx_stream_quic_pt_flow_close(ngx_stream_quic_pt_flow_t *flow,
 void ngx_stream_quic_pt_flow_refuse(ngx_stream_quic_pt_flow_t *flow,
     ngx_uint_t rc);
 void ngx_stream_quic_pt_flow_free(ngx_stream_quic_pt_flow_t *flow);
-ngx_int_t ngx_stream_quic_pt_flow_leg_room(ngx_stream_quic_pt_flow_t *flow);
-void ngx_stream_quic_pt_flow_no_room(ngx_stream_quic_pt_worker_t *worker);
 void ngx_stream_quic_pt_flow_done(ngx_stream_quic_pt_worker_t *worker);
+
+/*
+ * _room.c: makes room for one more flow, or for one more leg of |flow|, and
+ * returns NGX_OK, or NGX_ERROR if there is none; complain logs that.
+ */
+
+ngx_int_t ngx_stream_quic_pt_room_for_flow(
+    ngx_stream_quic_pt_worker_t *worker);
+ngx_int_t ngx_stream_quic_pt_room_for_leg(ngx_stream_quic_pt_flow_t *flow);
+void ngx_stream_quic_pt_room_complain(ngx_stream_quic_pt_worker_t *worker);
 
 /*
  * _source.c: the flows of one client's address.  full tells whether it may have
@@ -806,17 +860,33 @@ void ngx_stream_quic_pt_cid_touch(ngx_stream_quic_pt_flow_t *flow);
 
 /*
  * _leg.c.  get returns the flow's leg to the backend that |route| names, made
- * if need be, or NULL, counted, if there is no live backend or no room.  What
- * is sent stays where it is until the next flush.  family is that of the
- * headers that |sa| is sent to with.
+ * if need be, or NULL, counted, if there is no live backend or no room.
  */
 
 ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_get(
     ngx_stream_quic_pt_flow_t *flow, ngx_stream_quic_lb_route_t *route);
+void ngx_stream_quic_pt_leg_close(ngx_stream_quic_pt_leg_t *leg);
+
+/*
+ * _peer.c: prepares the peer of a new leg, which u->peer.get is then to choose;
+ * NGX_OK or NGX_ERROR.
+ */
+
+ngx_int_t ngx_stream_quic_pt_peer_init(ngx_stream_quic_pt_leg_t *leg,
+    ngx_stream_quic_lb_route_t *route);
+
+/*
+ * _leg_io.c.  What is sent stays where it is until the next flush.  read and
+ * write are the handlers of a leg's events.  family is that of the headers that
+ * |sa| is sent to with.
+ */
+
 void ngx_stream_quic_pt_leg_send(ngx_stream_quic_pt_leg_t *leg, u_char *data,
     size_t len, ngx_uint_t ecn);
+void ngx_stream_quic_pt_leg_flush(ngx_stream_quic_pt_leg_t *leg);
 void ngx_stream_quic_pt_leg_flush_all(ngx_stream_quic_pt_worker_t *worker);
-void ngx_stream_quic_pt_leg_close(ngx_stream_quic_pt_leg_t *leg);
+void ngx_stream_quic_pt_leg_read(ngx_event_t *rev);
+void ngx_stream_quic_pt_leg_write(ngx_event_t *wev);
 ngx_uint_t ngx_stream_quic_pt_leg_family(ngx_sockaddr_t *sa);
 
 

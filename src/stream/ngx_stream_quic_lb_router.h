@@ -184,5 +184,10 @@ u_char *ngx_stream_quic_lb_address(u_char *p, struct sockaddr *sa);
 
 ngx_int_t ngx_stream_quic_lb_add_variables(ngx_conf_t *cf);
 
+/* makes |v| the |len| octets at |data|, which are not copied */
+
+void ngx_stream_quic_lb_variable_set(ngx_stream_variable_value_t *v,
+    u_char *data, size_t len);
+
 
 #endif /* _NGX_STREAM_QUIC_LB_ROUTER_H_INCLUDED_ */

@@ -32,8 +32,6 @@ static ngx_stream_quic_lb_route_t *ngx_stream_quic_lb_variable_route(
     ngx_stream_session_t *s, ngx_stream_variable_value_t *v);
 static ngx_int_t ngx_stream_quic_lb_variable_hex(ngx_stream_session_t *s,
     ngx_stream_variable_value_t *v, u_char *src, size_t len);
-static void ngx_stream_quic_lb_variable_set(ngx_stream_variable_value_t *v,
-    u_char *data, size_t len);
 
 
 static ngx_stream_variable_t  ngx_stream_quic_lb_vars[] = {
@@ -253,7 +251,7 @@ ngx_stream_quic_lb_variable_hex(ngx_stream_session_t *s,
 }
 
 
-static void
+void
 ngx_stream_quic_lb_variable_set(ngx_stream_variable_value_t *v, u_char *data,
     size_t len)
 {

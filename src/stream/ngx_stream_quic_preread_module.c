@@ -37,8 +37,6 @@ static ngx_int_t ngx_stream_quic_preread_alpn_variable(
     ngx_stream_session_t *s, ngx_stream_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_stream_quic_preread_version_variable(
     ngx_stream_session_t *s, ngx_stream_variable_value_t *v, uintptr_t data);
-static void ngx_stream_quic_preread_set_value(ngx_stream_variable_value_t *v,
-    u_char *data, size_t len);
 static ngx_int_t ngx_stream_quic_preread_add_variables(ngx_conf_t *cf);
 static void *ngx_stream_quic_preread_create_main_conf(ngx_conf_t *cf);
 static char *ngx_stream_quic_preread_init_main_conf(ngx_conf_t *cf,
@@ -327,8 +325,8 @@ ngx_stream_quic_preread_server_name_variable(ngx_stream_session_t *s,
         return NGX_OK;
     }
 
-    ngx_stream_quic_preread_set_value(v, hello->server_name.data,
-                                      hello->server_name.len);
+    ngx_stream_quic_lb_variable_set(v, hello->server_name.data,
+                                    hello->server_name.len);
 
     return NGX_OK;
 }
@@ -347,7 +345,7 @@ ngx_stream_quic_preread_alpn_variable(ngx_stream_session_t *s,
         return NGX_OK;
     }
 
-    ngx_stream_quic_preread_set_value(v, hello->alpn.data, hello->alpn.len);
+    ngx_stream_quic_lb_variable_set(v, hello->alpn.data, hello->alpn.len);
 
     return NGX_OK;
 }
@@ -366,24 +364,12 @@ ngx_stream_quic_preread_version_variable(ngx_stream_session_t *s,
         return NGX_OK;
     }
 
-    ngx_stream_quic_preread_set_value(v,
-                                      (u_char *)
-                                      (hello->version == QUIC_LB_VERSION_1
-                                       ? "1" : "2"), 1);
+    ngx_stream_quic_lb_variable_set(v,
+                                    (u_char *)
+                                    (hello->version == QUIC_LB_VERSION_1
+                                     ? "1" : "2"), 1);
 
     return NGX_OK;
-}
-
-
-static void
-ngx_stream_quic_preread_set_value(ngx_stream_variable_value_t *v, u_char *data,
-    size_t len)
-{
-    v->valid = 1;
-    v->no_cacheable = 0;
-    v->not_found = 0;
-    v->len = len;
-    v->data = data;
 }
 
 

@@ -462,15 +462,20 @@ async def queries(ends, options, count):
     pair = await ends.connect()
     pair.client.raw = pair.upstream.raw = True
     parts, answers = {}, {}
-    ended = set()
+    served, ended = set(), set()
 
     def serve(peer, event):
+        # a FIN that is sent again is told again
+        if event.stream_id in served:
+            return
+
         data = parts.pop(event.stream_id, b"") + event.data
 
         if not event.end_stream:
             parts[event.stream_id] = data
             return
 
+        served.add(event.stream_id)
         peer.stream(event.stream_id).send_bytes(
             data[:2] + data[2:].upper() * 3, fin=True)
         peer.forget(event.stream_id)

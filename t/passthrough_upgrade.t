@@ -45,7 +45,7 @@ sub conf {
         server {
             listen 127.0.0.1:$port udp reuseport;
             quic_passthrough echo;
-            quic_passthrough_timeout 1s;
+            quic_passthrough_timeout 3s;
         }
 CONF
 }

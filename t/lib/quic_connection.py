@@ -72,24 +72,19 @@ class ClientQuic(QuicConnection):
         dcid = dcid or os.urandom(FIRST_DCID_LENGTH)
         self._peer_cid.cid = dcid
         self._original_destination_connection_id = dcid
-        self.moving = False
         self.credits = {}               # stream ID: function, octets
 
     def begin_move(self):
         """Send at once, even when the congestion window is full."""
-        self.moving = True
         self._send_probe()
-
-    def end_move(self):
-        self.moving = False
 
     def _write_ping_frame(self, builder, uids=(), comment=""):
         super()._write_ping_frame(builder, uids, comment)
 
-        # The server may send three times what it has received on the new
-        # path (RFC 9000, 9.3), too little for an ACK when that is a PING.
-        if self.moving:
-            builder._datagram_needs_padding = True
+        # The server may send three times what it has received on a new path
+        # (RFC 9000, 9.3), too little for an ACK when that is a PING.  Also
+        # where a balancer has changed the path, as for one after a pause.
+        builder._datagram_needs_padding = True
 
     def _write_stream_limits(self, builder, space, stream):
         credit = self.credits.get(stream.stream_id)
@@ -576,7 +571,6 @@ class Connection(QuicConnectionProtocol):
         """Return when the server has answered on the new path."""
         self._quic.begin_move()
         await self.ping()
-        self._quic.end_move()
 
     async def _use(self, endpoint):
         for entry in self._quic._host_cids:

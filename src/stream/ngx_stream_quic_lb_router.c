@@ -500,6 +500,63 @@ ngx_stream_quic_lb_address(u_char *p, struct sockaddr *sa)
 }
 
 
+u_char *
+ngx_stream_quic_lb_address_key(u_char *p, struct sockaddr *sa)
+{
+    p = ngx_stream_quic_lb_address(p, sa);
+
+    return ngx_stream_quic_lb_zone(p, sa);
+}
+
+
+u_char *
+ngx_stream_quic_lb_zone(u_char *p, struct sockaddr *sa)
+{
+#if (NGX_HAVE_INET6)
+    uint32_t              zone;
+    struct sockaddr_in6  *sin6;
+
+    if (sa->sa_family != AF_INET6) {
+        return p;
+    }
+
+    sin6 = (struct sockaddr_in6 *) sa;
+    zone = sin6->sin6_scope_id;
+
+    if (zone) {
+        p = ngx_cpymem(p, &zone, sizeof(uint32_t));
+    }
+#endif
+
+    return p;
+}
+
+
+ngx_uint_t
+ngx_stream_quic_lb_same_address(struct sockaddr *one, socklen_t len1,
+    struct sockaddr *two, socklen_t len2)
+{
+#if (NGX_HAVE_INET6)
+    struct sockaddr_in6  *first, *second;
+#endif
+
+    if (ngx_cmp_sockaddr(one, len1, two, len2, 1) != NGX_OK) {
+        return 0;
+    }
+
+#if (NGX_HAVE_INET6)
+    if (one->sa_family == AF_INET6) {
+        first = (struct sockaddr_in6 *) one;
+        second = (struct sockaddr_in6 *) two;
+
+        return first->sin6_scope_id == second->sin6_scope_id;
+    }
+#endif
+
+    return 1;
+}
+
+
 /*
  * An address that a dual-stack socket shows as IPv6 is the IPv4 address that
  * another balancer, or another socket, may see.

@@ -31,9 +31,9 @@
 #define NGX_STREAM_QUIC_LB_NO_CONFIG  0xff
 
 
-/* what ngx_stream_quic_lb_address() writes: an IPv6 address and a port */
+/* octets of a key: an IPv6 address, a port and a zone */
 
-#define NGX_STREAM_QUIC_LB_ADDRESS_MAX  (16 + 2)
+#define NGX_STREAM_QUIC_LB_ADDRESS_MAX  (16 + 2 + 4)
 
 
 /* $quic_routed_by */
@@ -179,6 +179,23 @@ uint64_t ngx_stream_quic_lb_hash(const void *data, size_t len);
  */
 
 u_char *ngx_stream_quic_lb_address(u_char *p, struct sockaddr *sa);
+
+/*
+ * The same, followed by the zone of a link-local address: the whole key of an
+ * address on this machine.  Zones are numbers of a machine, so nothing that
+ * balancers must agree on contains them.  zone writes the zone alone, if any.
+ */
+
+u_char *ngx_stream_quic_lb_address_key(u_char *p, struct sockaddr *sa);
+u_char *ngx_stream_quic_lb_zone(u_char *p, struct sockaddr *sa);
+
+/*
+ * Returns 1 if the addresses are equal, with port and zone, which
+ * ngx_cmp_sockaddr() ignores.
+ */
+
+ngx_uint_t ngx_stream_quic_lb_same_address(struct sockaddr *one,
+    socklen_t len1, struct sockaddr *two, socklen_t len2);
 
 /* adds the $quic_... variables, which show the route of a session */
 

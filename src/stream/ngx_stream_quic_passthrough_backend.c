@@ -42,7 +42,7 @@ ngx_stream_quic_pt_backend_attach(ngx_stream_quic_pt_leg_t *leg)
     worker = leg->flow->listener->worker;
     pc = &leg->upstream.peer;
 
-    p = ngx_stream_quic_lb_address(key, pc->sockaddr);
+    p = ngx_stream_quic_lb_address_key(key, pc->sockaddr);
     hash = quic_lb_hash(&worker->key, key, p - key);
 
     for (node = quic_lb_table_first(&worker->backends, hash);
@@ -51,9 +51,9 @@ ngx_stream_quic_pt_backend_attach(ngx_stream_quic_pt_leg_t *leg)
     {
         backend = (ngx_stream_quic_pt_backend_t *) node;
 
-        if (ngx_cmp_sockaddr(&backend->sockaddr.sockaddr, backend->socklen,
-                             pc->sockaddr, pc->socklen, 1)
-            == NGX_OK)
+        if (ngx_stream_quic_lb_same_address(&backend->sockaddr.sockaddr,
+                                            backend->socklen, pc->sockaddr,
+                                            pc->socklen))
         {
             goto found;
         }

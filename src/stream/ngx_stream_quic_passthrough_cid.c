@@ -508,10 +508,10 @@ ngx_stream_quic_pt_cid_needless(ngx_stream_quic_lb_router_t *router,
     server = route.server;
 
     return server
-           && ngx_cmp_sockaddr(server->sockaddr, server->socklen,
-                               &leg->backend->sockaddr.sockaddr,
-                               leg->backend->socklen, 1)
-              == NGX_OK;
+           && ngx_stream_quic_lb_same_address(server->sockaddr,
+                                              server->socklen,
+                                              &leg->backend->sockaddr.sockaddr,
+                                              leg->backend->socklen);
 }
 
 

@@ -124,7 +124,7 @@ ngx_stream_quic_pt_datagram_hash(ngx_stream_quic_pt_listener_t *listener,
     u_char  *p, key[NGX_STREAM_QUIC_PT_KEY];
 
     p = ngx_cpymem(key, &listener, sizeof(uintptr_t));
-    p = ngx_stream_quic_lb_address(p, &m->sockaddr.sockaddr);
+    p = ngx_stream_quic_lb_address_key(p, &m->sockaddr.sockaddr);
 
     if (listener->listening->wildcard) {
         p = ngx_stream_quic_lb_address(p, &m->local.sockaddr);
@@ -177,9 +177,9 @@ ngx_stream_quic_pt_datagram_matches(ngx_stream_quic_pt_flow_t *flow,
     ngx_listening_t  *ls;
 
     if (flow->listener != listener
-        || ngx_cmp_sockaddr(&flow->client.sockaddr, flow->socklen,
-                            &m->sockaddr.sockaddr, m->socklen, 1)
-           != NGX_OK)
+        || !ngx_stream_quic_lb_same_address(&flow->client.sockaddr,
+                                            flow->socklen,
+                                            &m->sockaddr.sockaddr, m->socklen))
     {
         return 0;
     }

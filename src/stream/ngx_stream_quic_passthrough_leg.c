@@ -102,9 +102,9 @@ ngx_stream_quic_pt_leg_find(ngx_stream_quic_pt_flow_t *flow,
     {
         leg = ngx_queue_data(q, ngx_stream_quic_pt_leg_t, queue);
 
-        if (ngx_cmp_sockaddr(&leg->backend->sockaddr.sockaddr,
-                             leg->backend->socklen, sockaddr, socklen, 1)
-            == NGX_OK)
+        if (ngx_stream_quic_lb_same_address(&leg->backend->sockaddr.sockaddr,
+                                            leg->backend->socklen, sockaddr,
+                                            socklen))
         {
             return leg;
         }

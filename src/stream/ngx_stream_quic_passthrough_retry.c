@@ -205,10 +205,13 @@ ngx_stream_quic_pt_retry_open(ngx_stream_quic_pt_retry_t *retry,
         return QUIC_LB_ERR_INVALID;
     }
 
-    /* the same on IPv4 and on dual-stack sockets, and on other balancers */
+    /*
+     * the same on IPv4 and on dual-stack sockets, and on other balancers, but
+     * for link-local addresses: without the zone it is no address to prove
+     */
 
     address.data = text;
-    address.len = ngx_stream_quic_lb_address(text, client) - text;
+    address.len = ngx_stream_quic_lb_address_key(text, client) - text;
 
     rc = QUIC_LB_ERR_INVALID;
     key = retry->keys->elts;
@@ -362,7 +365,7 @@ ngx_stream_quic_pt_retry_write(ngx_stream_quic_pt_retry_initial_t *in,
     }
 
     address.data = text;
-    address.len = ngx_stream_quic_lb_address(text, &in->client->sockaddr)
+    address.len = ngx_stream_quic_lb_address_key(text, &in->client->sockaddr)
                   - text;
 
     if (quic_lb_retry_make(&retry->ctx, &key[0]->keys, &token, &address, iv,

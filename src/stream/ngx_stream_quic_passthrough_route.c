@@ -190,10 +190,10 @@ ngx_stream_quic_pt_route_names(ngx_stream_quic_lb_route_t *route,
     ngx_stream_quic_pt_leg_t *leg)
 {
     return route->server
-           && ngx_cmp_sockaddr(&leg->backend->sockaddr.sockaddr,
-                               leg->backend->socklen, route->server->sockaddr,
-                               route->server->socklen, 1)
-              == NGX_OK;
+           && ngx_stream_quic_lb_same_address(&leg->backend->sockaddr.sockaddr,
+                                              leg->backend->socklen,
+                                              route->server->sockaddr,
+                                              route->server->socklen);
 }
 
 

@@ -153,7 +153,7 @@ ngx_stream_quic_pt_source_create(ngx_stream_quic_pt_worker_t *worker,
 }
 
 
-/* returns the length of |key|: of the address without the port */
+/* returns the length of |key|: of the address and zone without the port */
 
 static size_t
 ngx_stream_quic_pt_source_key(struct sockaddr *sockaddr, u_char *key)
@@ -162,7 +162,9 @@ ngx_stream_quic_pt_source_key(struct sockaddr *sockaddr, u_char *key)
 
     len = ngx_stream_quic_lb_address(key, sockaddr) - key - sizeof(in_port_t);
 
-    return ngx_min(len, NGX_STREAM_QUIC_PT_SOURCE_IPV6);
+    len = ngx_min(len, NGX_STREAM_QUIC_PT_SOURCE_IPV6);
+
+    return ngx_stream_quic_lb_zone(key + len, sockaddr) - key;
 }
 
 

@@ -21,8 +21,8 @@ use QuicLB::Dns;
 use QuicLB::Packet qw/initial handshake short/;
 use QuicLB::Udp;
 
-# docs: legs of a flow, entries of $upstream_addr, connections that a flow
-# remembers, datagrams that wait
+# docs: legs of a flow, entries of $upstream_addr, handshakes that a flow
+# remembers before one goes on, datagrams that wait
 use constant { LEGS => 32, STATES => 64, CONNECTIONS => 16, QUEUE => 16 };
 
 use constant { SERVERS => 70, BALANCED => 5 };

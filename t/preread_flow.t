@@ -25,7 +25,8 @@ use constant CONNECTIONS => 16;
 use constant SIZE => 2000;
 
 my $t = QuicLB->new();
-my ($port, $stock, $limited, $stats, $dns_port) = map { $t->port() } 1 .. 5;
+my ($port, $stock, $limited, $virtual, $unlimited, $stats, $dns_port)
+    = map { $t->port() } 1 .. 7;
 
 my $dns = udp_bind('127.0.0.1', $dns_port);
 my %backends = map { ($_ => udp_bind('127.0.0.1')) } qw/a b d x/;
@@ -57,6 +58,8 @@ $t->conf(stream => <<"CONF");
 
     resolver 127.0.0.1:$dns_port ipv6=off;
     limit_conn_zone \$binary_remote_addr zone=one:32k;
+    limit_conn_zone \$server_port zone=default:32k;
+    limit_conn_zone \$server_addr zone=named:32k;
 
     $upstreams
 
@@ -99,6 +102,44 @@ $t->conf(stream => <<"CONF");
         listen 127.0.0.1:$limited udp;
         quic_passthrough \$to;
         limit_conn one 1;
+    }
+
+    server {
+        listen 127.0.0.1:$virtual udp;
+        quic_passthrough d;
+        limit_conn default 1;
+    }
+
+    server {
+        listen 127.0.0.1:$virtual udp;
+        server_name a.example.com;
+        quic_passthrough a;
+    }
+
+    server {
+        listen 127.0.0.1:$virtual udp;
+        server_name b.example.com;
+        quic_passthrough b;
+        limit_conn named 100;
+    }
+
+    server {
+        listen 127.0.0.1:$unlimited udp;
+        quic_passthrough d;
+        limit_conn named 100;
+    }
+
+    server {
+        listen 127.0.0.1:$unlimited udp;
+        server_name b.example.com;
+        quic_passthrough b;
+        limit_conn named 1;
+    }
+
+    server {
+        listen 127.0.0.1:$unlimited udp;
+        server_name a.example.com;
+        quic_passthrough a;
     }
 
     @{[$t->counters_server($stats, qw/received hellos unread overload
@@ -187,11 +228,13 @@ send_all(@third);
 arrive('d', 'one without a name', @third);
 go_on('a', 'a');
 
-# the same client's connection ID: the same connection, wherever it leads
+# a connection is the pair of IDs: another one with the same ID of the client
 
-my ($again) = halves('b', cid(), 'client01');
-send_all($again);
-arrive('a', 'an Initial of a connection that is known', $again);
+my @again = halves('b', cid(), 'client01');
+send_all(@again);
+arrive('b', 'an equal client ID: the server of its own name', @again);
+send_all(@first);
+arrive('a', 'an equal client ID: the first connection stays', @first);
 
 
 # several at a time, and clients without connection IDs
@@ -342,6 +385,32 @@ $t->wait_for('limited', sub {
     $t->counters($stats)->{refused} >= $before->{refused} + 2;
 });
 go_on('a', 'a');
+
+
+# of the default server: the phase comes before the name is known
+
+$taken = fresh($virtual);
+@first = halves('a', cid(), 'client43');
+send_all(@first);
+arrive('a', 'virtual servers: the connection that is allowed', @first);
+
+fresh($virtual);
+go_on('a', 'a');
+$before = $t->counters($stats);
+send_all(halves('b', cid(), 'client44'));
+$t->wait_for('virtual servers: limited by the default one', sub {
+    $t->counters($stats)->{refused} >= $before->{refused} + 2;
+});
+go_on('a', 'a');
+
+for my $begins (qw/established new/) {
+    fresh($unlimited);
+    go_on('a', 'a') if $begins eq 'established';
+    @second = halves('b', cid(), "client45$begins");
+    send_all(@second);
+    arrive('b', "virtual servers: no limit of the named one, $begins",
+           @second);
+}
 
 
 # the answers of a server

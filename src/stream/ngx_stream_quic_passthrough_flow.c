@@ -89,6 +89,8 @@ ngx_stream_quic_pt_flow_create(ngx_stream_quic_pt_listener_t *listener,
     ngx_queue_init(&flow->legs);
     ngx_queue_init(&flow->datagrams);
 
+    ngx_stream_quic_pt_conn_init(flow);
+
     ngx_queue_insert_tail(&worker->half_open, &flow->queue);
     worker->nhalf_open++;
 
@@ -487,6 +489,7 @@ ngx_stream_quic_pt_flow_cleanup(void *data)
     worker = flow->listener->worker;
 
     ngx_stream_quic_pt_flow_end(flow);
+    ngx_stream_quic_pt_conn_free(flow);
     ngx_stream_quic_preread_end(flow);
 
     for ( ;; ) {

@@ -367,7 +367,7 @@ ngx_stream_quic_pt_leg_take_over(ngx_stream_quic_pt_leg_t *leg,
     ngx_queue_remove(&old->queue);
     ngx_queue_insert_head(&flow->legs, &leg->queue);
 
-    ngx_stream_quic_pt_route_forget(old);
+    ngx_stream_quic_pt_route_forget(old, leg);
 
     old->upstream.peer.connection = NULL;
     old->backend = NULL;
@@ -494,7 +494,7 @@ ngx_stream_quic_pt_leg_close(ngx_stream_quic_pt_leg_t *leg)
     flow->nlegs--;
     flow->listener->worker->nlegs--;
 
-    ngx_stream_quic_pt_route_forget(leg);
+    ngx_stream_quic_pt_route_forget(leg, NULL);
 
     silent = ngx_stream_quic_pt_backend_silent(leg);
 

@@ -76,11 +76,19 @@
 
 /*
  * Of one flow, so that a client cannot have more: legs, each a socket;
- * entries in $upstream_addr; connections told apart by their long headers.
+ * entries in $upstream_addr; pairs of connection IDs, of which a connection has
+ * two in its handshake, at first and if some of them are proven.
  */
 #define NGX_STREAM_QUIC_PT_LEGS       32
 #define NGX_STREAM_QUIC_PT_STATES     64
-#define NGX_STREAM_QUIC_PT_CONNS      16
+#define NGX_STREAM_QUIC_PT_CONNS      32
+#define NGX_STREAM_QUIC_PT_CONNS_MAX  256
+
+/* RFC 8999, 5.1: octets of the longest connection ID */
+#define NGX_STREAM_QUIC_PT_CID        255
+
+/* octets of a connection ID that nobody guesses, as a nonce has at least */
+#define NGX_STREAM_QUIC_PT_CID_PROOF  4
 
 
 /* keys of Retry: the one that tokens are made with, and former ones */
@@ -395,6 +403,8 @@ struct ngx_stream_quic_pt_worker_s {
     ngx_uint_t                       nlegs;
     ngx_uint_t                       leg_limit;   /* open files */
     size_t                           queued;      /* octets that wait */
+    ngx_uint_t                       nconns;      /* pairs of large flows */
+    ngx_uint_t                       conns_limit;
     ngx_stream_quic_preread_t       *preread;     /* NULL: off */
 
     ngx_uint_t                       no_batches;  /* recvmmsg(), sendmmsg() */
@@ -432,13 +442,16 @@ struct ngx_stream_quic_pt_listener_s {
 };
 
 
-/* a connection's IDs as seen in long headers; hashes, 0: none */
+/* a pair of a connection's IDs as seen in long headers: _conn.c */
 
 typedef struct {
-    uint64_t                         client_cid;
-    uint64_t                         server_cid;
-    ngx_stream_quic_pt_leg_t        *leg;
-    ngx_uint_t                       known;       /* unsigned  known:1; */
+    uint64_t                         pair;        /* hash of both */
+    uint64_t                         number;      /* of its last use, or made */
+    ngx_stream_quic_pt_leg_t        *leg;         /* NULL: a free place */
+    unsigned                         known:1;     /* of a known version */
+    unsigned                         issued:1;    /* by the server, not sent */
+    unsigned                         answered:1;  /* the server has used it */
+    unsigned                         proven:1;    /* issued, and used */
 } ngx_stream_quic_pt_conn_t;
 
 
@@ -476,8 +489,13 @@ struct ngx_stream_quic_pt_flow_s {
     ngx_stream_quic_pt_leg_t        *route_leg;
     ngx_msec_t                       touched;     /* its learned DCID */
 
-    ngx_stream_quic_pt_conn_t        conns[NGX_STREAM_QUIC_PT_CONNS];
-    ngx_uint_t                       nconns;      /* ever made */
+    ngx_stream_quic_pt_conn_t       *conns;       /* pairs */
+    ngx_stream_quic_pt_conn_t        first_conns[NGX_STREAM_QUIC_PT_CONNS];
+    ngx_uint_t                       conns_size;  /* places there are */
+    ngx_uint_t                       nconns;      /* in use, or were */
+    ngx_uint_t                       nproven;
+    uint64_t                         conns_made;
+    ngx_msec_t                       forgot_at;   /* one the client chose */
 
     ngx_queue_t                      datagrams;   /* that wait */
     ngx_uint_t                       ndatagrams;
@@ -505,6 +523,7 @@ struct ngx_stream_quic_pt_flow_s {
     unsigned                         unvalidated:1;  /* no Initial made it */
     unsigned                         looked_up:1; /* a name, just now */
     unsigned                         found:1;     /* it has addresses */
+    unsigned                         forgot:1;    /* forgot_at is set */
 };
 
 
@@ -600,7 +619,8 @@ void ngx_stream_quic_pt_session_looked_up(ngx_stream_quic_pt_flow_t *flow);
  * or NGX_DECLINED if it does not begin a connection.  It may run the session of
  * |flow|, refuse or close it.  pass runs the session of a flow that is held up
  * for nothing, next that of one that has waited for others.  ready and failed
- * tell how that ended.  trim, to be called when no flow is in use, keeps the
+ * tell how that ended; default_server returns the configuration in which the
+ * phases before it run.  trim, to be called when no flow is in use, keeps the
  * bound on what is held.
  */
 
@@ -614,6 +634,7 @@ void ngx_stream_quic_preread_next(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_preread_ready(ngx_stream_quic_pt_flow_t *flow);
 ngx_int_t ngx_stream_quic_preread_failed(ngx_stream_quic_pt_flow_t *flow);
 ngx_pool_t *ngx_stream_quic_preread_pool(ngx_stream_quic_pt_flow_t *flow);
+void **ngx_stream_quic_preread_default_server(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_preread_trim(ngx_stream_quic_pt_worker_t *worker);
 void ngx_stream_quic_preread_end(ngx_stream_quic_pt_flow_t *flow);
 
@@ -836,11 +857,34 @@ void ngx_stream_quic_pt_route_learn_client(ngx_stream_quic_pt_flow_t *flow,
 void ngx_stream_quic_pt_route_learn_server(ngx_stream_quic_pt_leg_t *leg,
     u_char *data, size_t len);
 void ngx_stream_quic_pt_route_settle(ngx_stream_quic_pt_leg_t *leg);
-void ngx_stream_quic_pt_route_forget(ngx_stream_quic_pt_leg_t *leg);
+void ngx_stream_quic_pt_route_forget(ngx_stream_quic_pt_leg_t *leg,
+    ngx_stream_quic_pt_leg_t *successor);
 ngx_uint_t ngx_stream_quic_pt_route_begins(quic_lb_packet_t *pkt,
     u_char *data, size_t len);
 ngx_stream_quic_pt_router_t *ngx_stream_quic_pt_route_router(
     ngx_stream_quic_pt_listener_t *listener, struct sockaddr *local);
+
+/*
+ * _conn.c: the connections of a flow.  pair returns the hash of two IDs, find
+ * the entry with it, or NULL; add makes one, at the cost of another if there is
+ * no place; prove is for one that the server has issued and the client uses.
+ * forget gives those of |leg| to |successor|, or removes them if it is NULL.
+ */
+
+void ngx_stream_quic_pt_conn_init(ngx_stream_quic_pt_flow_t *flow);
+uint64_t ngx_stream_quic_pt_conn_pair(ngx_stream_quic_pt_flow_t *flow,
+    const uint8_t *client, size_t client_len, const uint8_t *server,
+    size_t server_len);
+ngx_stream_quic_pt_conn_t *ngx_stream_quic_pt_conn_find(
+    ngx_stream_quic_pt_flow_t *flow, uint64_t pair);
+ngx_stream_quic_pt_conn_t *ngx_stream_quic_pt_conn_add(
+    ngx_stream_quic_pt_flow_t *flow, uint64_t pair,
+    ngx_stream_quic_pt_leg_t *leg);
+void ngx_stream_quic_pt_conn_prove(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_pt_conn_t *conn);
+void ngx_stream_quic_pt_conn_forget(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_pt_leg_t *leg, ngx_stream_quic_pt_leg_t *successor);
+void ngx_stream_quic_pt_conn_free(ngx_stream_quic_pt_flow_t *flow);
 
 /*
  * _cid.c: learned connection IDs.  zone is the setter of its directive.  route

@@ -17,11 +17,8 @@
  *   long header                                        Maglev over the DCID
  *   short header or Handshake, nothing known           dropped
  *
- * The connections of a flow are a small ring of connection ID hashes, taken
- * from long headers both ways: entered by a handshake's first packets, lost
- * with their leg or when later connections need the place.  They matter only
- * until the client uses the backend's connection IDs, or, with a backend that
- * issues none to route by, while several connections share an address.
+ * The connections of a flow (_conn.c) are known by the pair of IDs in long
+ * headers, both ways.
  *
  * With "quic_preread" a new connection, of a new flow or not, does not get here
  * before its upstream is known.  Its DCID is the client's choice and only picks
@@ -45,13 +42,12 @@ static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_route_last(
 static ngx_uint_t ngx_stream_quic_pt_route_opens(quic_lb_packet_t *pkt);
 static ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_route_conn_leg(
     ngx_stream_quic_pt_flow_t *flow, quic_lb_packet_t *pkt);
-static uint64_t ngx_stream_quic_pt_route_cid_hash(
-    ngx_stream_quic_pt_flow_t *flow, const uint8_t *cid, size_t len);
-static ngx_stream_quic_pt_conn_t *ngx_stream_quic_pt_route_conn_find(
-    ngx_stream_quic_pt_flow_t *flow, uint64_t client_cid, uint64_t server_cid);
-static ngx_stream_quic_pt_conn_t *ngx_stream_quic_pt_route_conn_add(
-    ngx_stream_quic_pt_flow_t *flow, uint64_t client_cid, uint64_t server_cid,
-    ngx_stream_quic_pt_leg_t *leg);
+static ngx_stream_quic_pt_conn_t *ngx_stream_quic_pt_route_conn(
+    ngx_stream_quic_pt_flow_t *flow, quic_lb_packet_t *pkt);
+static void ngx_stream_quic_pt_route_prove(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_pt_conn_t *conn, quic_lb_packet_t *pkt);
+static ngx_uint_t ngx_stream_quic_pt_route_echoes(
+    ngx_stream_quic_pt_flow_t *flow, quic_lb_packet_t *pkt);
 
 
 /*
@@ -226,9 +222,7 @@ ngx_stream_quic_pt_route_known(ngx_stream_quic_pt_flow_t *flow,
     ngx_stream_quic_lb_route_t    route;
     ngx_stream_quic_pt_router_t  *router;
 
-    conn = ngx_stream_quic_pt_route_conn_find(flow,
-        ngx_stream_quic_pt_route_cid_hash(flow, pkt->scid, pkt->scid_len),
-        ngx_stream_quic_pt_route_cid_hash(flow, pkt->dcid, pkt->dcid_len));
+    conn = ngx_stream_quic_pt_route_conn(flow, pkt);
 
     if (conn && conn->known && !conn->leg->failed) {
         return 1;
@@ -247,7 +241,8 @@ ngx_stream_quic_pt_route_known(ngx_stream_quic_pt_flow_t *flow,
  * The leg of a packet that only its address tells something about.  A short
  * header belongs to a connection that has been established, and so to a backend
  * that has sent some itself: a spoofed Initial does not draw it away, nor does
- * the stateless reset that any other spoofed packet is answered by.
+ * the stateless reset that any other spoofed packet is answered by.  A new
+ * connection is not kept at a backend that is silent.
  */
 
 static ngx_stream_quic_pt_leg_t *
@@ -265,7 +260,9 @@ ngx_stream_quic_pt_route_last(ngx_stream_quic_pt_flow_t *flow,
     }
 
     if (ngx_stream_quic_pt_route_opens(pkt)
-        && flow->upstream && ngx_stream_quic_lb_balances(flow->upstream))
+        && (!flow->last->answered
+            || (flow->upstream
+                && ngx_stream_quic_lb_balances(flow->upstream))))
     {
         return NULL;
     }
@@ -290,103 +287,65 @@ ngx_stream_quic_pt_route_conn_leg(ngx_stream_quic_pt_flow_t *flow,
 {
     ngx_stream_quic_pt_conn_t  *conn;
 
-    conn = ngx_stream_quic_pt_route_conn_find(flow,
-        ngx_stream_quic_pt_route_cid_hash(flow, pkt->scid, pkt->scid_len),
-        ngx_stream_quic_pt_route_cid_hash(flow, pkt->dcid, pkt->dcid_len));
+    conn = ngx_stream_quic_pt_route_conn(flow, pkt);
 
     return (conn && !conn->leg->failed) ? conn->leg : NULL;
 }
 
 
-/* an empty ID tells no connection from another: none */
-
-static uint64_t
-ngx_stream_quic_pt_route_cid_hash(ngx_stream_quic_pt_flow_t *flow,
-    const uint8_t *cid, size_t len)
-{
-    return len ? quic_lb_hash(&flow->listener->worker->key, cid, len) | 1 : 0;
-}
-
+/* the connection of a client's long header */
 
 static ngx_stream_quic_pt_conn_t *
-ngx_stream_quic_pt_route_conn_find(ngx_stream_quic_pt_flow_t *flow,
-    uint64_t client_cid, uint64_t server_cid)
+ngx_stream_quic_pt_route_conn(ngx_stream_quic_pt_flow_t *flow,
+    quic_lb_packet_t *pkt)
 {
-    ngx_uint_t                  i, n;
-    ngx_stream_quic_pt_conn_t  *conn;
-
-    n = ngx_min(flow->nconns, NGX_STREAM_QUIC_PT_CONNS);
-
-    for (i = 0; i < n; i++) {
-        conn = &flow->conns[i];
-
-        if (conn->leg
-            && ((client_cid && conn->client_cid == client_cid)
-                || (server_cid && conn->server_cid == server_cid)))
-        {
-            return conn;
-        }
-    }
-
-    return NULL;
+    return ngx_stream_quic_pt_conn_find(flow,
+               ngx_stream_quic_pt_conn_pair(flow, pkt->scid, pkt->scid_len,
+                                            pkt->dcid, pkt->dcid_len));
 }
 
 
-static ngx_stream_quic_pt_conn_t *
-ngx_stream_quic_pt_route_conn_add(ngx_stream_quic_pt_flow_t *flow,
-    uint64_t client_cid, uint64_t server_cid, ngx_stream_quic_pt_leg_t *leg)
-{
-    ngx_stream_quic_pt_conn_t  *conn;
-
-    conn = &flow->conns[flow->nconns++ % NGX_STREAM_QUIC_PT_CONNS];
-
-    conn->client_cid = client_cid;
-    conn->server_cid = server_cid;
-    conn->leg = leg;
-    conn->known = 0;
-
-    return conn;
-}
-
-
-/*
- * The client's SCID in the first packets of a connection and, where these are
- * read, their DCID: the client may have no SCID.
- */
+/* both IDs in a client's long header */
 
 void
 ngx_stream_quic_pt_route_learn_client(ngx_stream_quic_pt_flow_t *flow,
     quic_lb_packet_t *pkt, ngx_stream_quic_pt_leg_t *leg)
 {
-    uint64_t                    client_cid, server_cid;
+    uint64_t                    pair;
     ngx_stream_quic_pt_conn_t  *conn;
 
     if (pkt->type == QUIC_LB_PACKET_SHORT) {
         return;
     }
 
-    client_cid = ngx_stream_quic_pt_route_cid_hash(flow, pkt->scid,
-                                                   pkt->scid_len);
-    server_cid = 0;
-
-    if (flow->preread && ngx_stream_quic_pt_route_opens(pkt)) {
-        server_cid = ngx_stream_quic_pt_route_cid_hash(flow, pkt->dcid,
-                                                       pkt->dcid_len);
-    }
-
-    if (client_cid == 0 && server_cid == 0) {
-        return;
-    }
-
-    conn = ngx_stream_quic_pt_route_conn_find(flow, client_cid, server_cid);
+    pair = ngx_stream_quic_pt_conn_pair(flow, pkt->scid, pkt->scid_len,
+                                        pkt->dcid, pkt->dcid_len);
+    conn = ngx_stream_quic_pt_conn_find(flow, pair);
 
     if (conn == NULL) {
-        conn = ngx_stream_quic_pt_route_conn_add(flow, client_cid, server_cid,
-                                                 leg);
+        conn = ngx_stream_quic_pt_conn_add(flow, pair, leg);
     }
 
     conn->leg = leg;
     conn->known = (pkt->type != QUIC_LB_PACKET_UNKNOWN);
+
+    if (conn->issued) {
+        ngx_stream_quic_pt_route_prove(flow, conn, pkt);
+    }
+}
+
+
+/* the client has had the ID from the server, and so gets what is sent to it */
+
+static void
+ngx_stream_quic_pt_route_prove(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_pt_conn_t *conn, quic_lb_packet_t *pkt)
+{
+    if (pkt->dcid_len < NGX_STREAM_QUIC_PT_CID_PROOF) {
+        return;
+    }
+
+    ngx_stream_quic_pt_conn_prove(flow, conn);
 }
 
 
@@ -396,44 +355,58 @@ void
 ngx_stream_quic_pt_route_learn_server(ngx_stream_quic_pt_leg_t *leg,
     u_char *data, size_t len)
 {
-    uint64_t                    client_cid, server_cid;
+    uint64_t                    pair;
     quic_lb_packet_t            pkt;
     ngx_stream_quic_pt_conn_t  *conn;
     ngx_stream_quic_pt_flow_t  *flow;
 
     if (!(data[0] & NGX_STREAM_QUIC_PT_LONG)
         || quic_lb_packet_parse(&pkt, data, len) != QUIC_LB_OK
-        || pkt.type == QUIC_LB_PACKET_NEGOTIATION
-        || pkt.scid_len == 0)
+        || pkt.type == QUIC_LB_PACKET_NEGOTIATION)
     {
         return;
     }
 
     flow = leg->flow;
 
-    client_cid = ngx_stream_quic_pt_route_cid_hash(flow, pkt.dcid,
-                                                   pkt.dcid_len);
-    server_cid = ngx_stream_quic_pt_route_cid_hash(flow, pkt.scid,
-                                                   pkt.scid_len);
+    pair = ngx_stream_quic_pt_conn_pair(flow, pkt.dcid, pkt.dcid_len, pkt.scid,
+                                        pkt.scid_len);
+    conn = ngx_stream_quic_pt_conn_find(flow, pair);
 
-    conn = ngx_stream_quic_pt_route_conn_find(flow, client_cid, server_cid);
-
-    if (conn && conn->leg == leg && conn->server_cid == server_cid) {
+    if (conn && conn->answered) {
         return;
     }
 
     ngx_stream_quic_pt_cid_learn(leg, &pkt);
 
-    if (conn && conn->leg == leg) {
-        conn->server_cid = server_cid;
-        return;
+    if (conn == NULL) {
+        conn = ngx_stream_quic_pt_conn_add(flow, pair, leg);
+        conn->known = (pkt.type != QUIC_LB_PACKET_UNKNOWN);
+        conn->issued = !ngx_stream_quic_pt_route_echoes(flow, &pkt);
     }
 
-    if (conn == NULL) {
-        conn = ngx_stream_quic_pt_route_conn_add(flow, client_cid, server_cid,
-                                                 leg);
-        conn->known = (pkt.type != QUIC_LB_PACKET_UNKNOWN);
+    conn->answered = 1;
+}
+
+
+/* an ID that the client has sent proves nothing when it sends it again */
+
+static ngx_uint_t
+ngx_stream_quic_pt_route_echoes(ngx_stream_quic_pt_flow_t *flow,
+    quic_lb_packet_t *pkt)
+{
+    if (flow->forgot
+        && ngx_current_msec - flow->forgot_at < NGX_STREAM_QUIC_PT_HALF_OPEN)
+    {
+        return 1;
     }
+
+    /* the whole datagram */
+
+    return ngx_stream_quic_pt_conn_find(flow,
+               ngx_stream_quic_pt_conn_pair(flow, pkt->scid, pkt->scid_len,
+                                            pkt->dcid, pkt->dcid_len))
+           != NULL;
 }
 
 
@@ -453,18 +426,14 @@ ngx_stream_quic_pt_route_settle(ngx_stream_quic_pt_leg_t *leg)
 
 
 void
-ngx_stream_quic_pt_route_forget(ngx_stream_quic_pt_leg_t *leg)
+ngx_stream_quic_pt_route_forget(ngx_stream_quic_pt_leg_t *leg,
+    ngx_stream_quic_pt_leg_t *successor)
 {
-    ngx_uint_t                  i;
     ngx_stream_quic_pt_flow_t  *flow;
 
     flow = leg->flow;
 
-    for (i = 0; i < NGX_STREAM_QUIC_PT_CONNS; i++) {
-        if (flow->conns[i].leg == leg) {
-            flow->conns[i].leg = NULL;
-        }
-    }
+    ngx_stream_quic_pt_conn_forget(flow, leg, successor);
 
     if (flow->route_leg == leg) {
         flow->route_leg = NULL;

@@ -107,14 +107,18 @@ ngx_stream_quic_pt_session_preaccess(ngx_stream_session_t *s)
 /*
  * The phase is made up for when such a flow begins a connection after all, or
  * a datagram with a server's ID would be all it takes to get around a limit.
+ * It comes before preread: its limits are those of the default server, whatever
+ * the session was run for meanwhile.
  */
 
 ngx_int_t
 ngx_stream_quic_pt_session_admit(ngx_stream_quic_pt_flow_t *flow)
 {
+    void                        **srv_conf;
     ngx_int_t                     rc;
     ngx_uint_t                    i;
     ngx_stream_handler_pt        *h;
+    ngx_stream_session_t         *s;
     ngx_stream_core_main_conf_t  *cmcf;
 
     if (flow->limited) {
@@ -127,25 +131,29 @@ ngx_stream_quic_pt_session_admit(ngx_stream_quic_pt_flow_t *flow)
 
     flow->established = 0;
 
-    cmcf = ngx_stream_get_module_main_conf(flow->session,
-                                           ngx_stream_core_module);
+    s = flow->session;
+
+    cmcf = ngx_stream_get_module_main_conf(s, ngx_stream_core_module);
 
     h = cmcf->phases[NGX_STREAM_PREACCESS_PHASE].handlers.elts;
     i = cmcf->phases[NGX_STREAM_PREACCESS_PHASE].handlers.nelts;
 
+    srv_conf = s->srv_conf;
+    s->srv_conf = ngx_stream_quic_preread_default_server(flow);
+
+    rc = NGX_DECLINED;
+
     /* the last one registered is the first */
 
-    while (i-- > 0) {
-        rc = h[i](flow->session);
+    while (i-- > 0 && rc == NGX_DECLINED) {
+        rc = h[i](s);
+    }
 
-        if (rc == NGX_OK) {
-            break;
-        }
+    s->srv_conf = srv_conf;
 
-        if (rc != NGX_DECLINED) {
-            flow->limited = 1;
-            return NGX_DECLINED;
-        }
+    if (rc != NGX_OK && rc != NGX_DECLINED) {
+        flow->limited = 1;
+        return NGX_DECLINED;
     }
 
     return NGX_OK;

@@ -74,6 +74,7 @@ ngx_stream_quic_pt_worker_init(ngx_cycle_t *cycle,
     worker->reserve = cycle->connection_n / 16;
 
     worker->leg_limit = cycle->connection_n;
+    worker->conns_limit = 8 * cycle->connection_n;
 
     /* without open files each leg makes an alert */
 

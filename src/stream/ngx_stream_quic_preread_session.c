@@ -271,6 +271,15 @@ ngx_stream_quic_preread_timer(ngx_stream_quic_pt_flow_t *flow)
 }
 
 
+/* the configuration of the session as it came to the phase */
+
+void **
+ngx_stream_quic_preread_default_server(ngx_stream_quic_pt_flow_t *flow)
+{
+    return flow->preread ? flow->preread->srv_conf : flow->session->srv_conf;
+}
+
+
 /* where to allocate what is of use until the next decision */
 
 ngx_pool_t *

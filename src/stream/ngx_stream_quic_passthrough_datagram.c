@@ -78,6 +78,8 @@ ngx_stream_quic_pt_datagram_read(ngx_stream_quic_pt_listener_t *listener,
         return;
     }
 
+    ngx_stream_quic_pt_budget_trim(worker);
+
     if (worker->preread) {
         ngx_stream_quic_preread_trim(worker);
     }
@@ -422,11 +424,9 @@ ngx_stream_quic_pt_datagram_enqueue(ngx_stream_quic_pt_flow_t *flow,
     dg = NULL;
 
     if (flow->ndatagrams < NGX_STREAM_QUIC_PT_QUEUE
-        && flow->queued + len <= NGX_STREAM_QUIC_PT_QUEUED
-        && worker->queued + len <= NGX_STREAM_QUIC_PT_QUEUED_ALL)
+        && flow->queued + len <= NGX_STREAM_QUIC_PT_QUEUED)
     {
-        dg = ngx_alloc(offsetof(ngx_stream_quic_pt_queued_t, data) + len,
-                       worker->log);
+        dg = ngx_alloc(ngx_stream_quic_pt_size(len), worker->log);
     }
 
     if (dg == NULL) {
@@ -459,7 +459,9 @@ ngx_stream_quic_pt_datagram_dequeue(ngx_stream_quic_pt_flow_t *flow)
 
     flow->ndatagrams--;
     flow->queued -= dg->len;
-    flow->listener->worker->queued -= dg->len;
+
+    ngx_stream_quic_pt_budget_sub(&flow->held,
+                                  ngx_stream_quic_pt_size(dg->len));
 
     return dg;
 }
@@ -473,7 +475,10 @@ ngx_stream_quic_pt_datagram_requeue(ngx_stream_quic_pt_flow_t *flow,
 
     flow->ndatagrams++;
     flow->queued += dg->len;
-    flow->listener->worker->queued += dg->len;
+
+    ngx_stream_quic_pt_budget_add(&flow->listener->worker->queued,
+                                  &flow->source->queued, &flow->held,
+                                  ngx_stream_quic_pt_size(dg->len));
 }
 
 

@@ -435,6 +435,18 @@ ngx_stream_quic_pt_flow_close(ngx_stream_quic_pt_flow_t *flow, ngx_uint_t rc)
 
 
 void
+ngx_stream_quic_pt_flow_evict(ngx_stream_quic_pt_flow_t *flow)
+{
+    ngx_stream_quic_pt_count(flow->listener->worker,
+                             NGX_STREAM_QUIC_PT_EVICTED, 1);
+
+    flow->overload = 1;
+
+    ngx_stream_quic_pt_flow_close(flow, NGX_STREAM_SERVICE_UNAVAILABLE);
+}
+
+
+void
 ngx_stream_quic_pt_flow_refuse(ngx_stream_quic_pt_flow_t *flow, ngx_uint_t rc)
 {
     ngx_stream_quic_pt_flow_finalize(flow, rc);
@@ -462,10 +474,7 @@ ngx_stream_quic_pt_flow_end(ngx_stream_quic_pt_flow_t *flow)
     ngx_queue_t               *q;
     ngx_stream_quic_pt_leg_t  *leg;
 
-    if (flow->resolving && flow->resolving->ctx) {
-        ngx_resolve_name_done(flow->resolving->ctx);
-        flow->resolving->ctx = NULL;
-    }
+    (void) ngx_stream_quic_pt_session_give_up(flow);
 
     while (!ngx_queue_empty(&flow->legs)) {
         q = ngx_queue_head(&flow->legs);
@@ -500,7 +509,7 @@ ngx_stream_quic_pt_flow_cleanup(void *data)
         }
 
         ngx_free(dg);
-        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_REFUSED_FLOW, 1);
+        ngx_stream_quic_pt_count(worker, ngx_stream_quic_pt_dropped(flow), 1);
     }
 
     flow->session = NULL;

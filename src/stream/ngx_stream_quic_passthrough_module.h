@@ -307,6 +307,36 @@ struct ngx_stream_quic_pt_run_s {
 };
 
 
+/*
+ * Memory for what waits.  Whoever holds some of it is in |held|, so that all of
+ * it can be made free again; and in the share of its source.
+ */
+
+typedef struct {
+    size_t                           size;        /* octets */
+    size_t                           limit;
+    ngx_queue_t                      held;        /* oldest first */
+    ngx_queue_t                      heavy;       /* shares */
+} ngx_stream_quic_pt_budget_t;
+
+
+typedef struct {
+    size_t                           size;        /* octets */
+    ngx_queue_t                      held;        /* oldest first */
+    ngx_queue_t                      queue;       /* in budget->heavy */
+    ngx_uint_t                       heavy;       /* unsigned  heavy:1; */
+} ngx_stream_quic_pt_share_t;
+
+
+typedef struct {
+    size_t                           size;        /* octets, 0: not queued */
+    ngx_stream_quic_pt_budget_t     *budget;
+    ngx_stream_quic_pt_share_t      *share;
+    ngx_queue_t                      order;       /* in budget->held */
+    ngx_queue_t                      queue;       /* in share->held */
+} ngx_stream_quic_pt_held_t;
+
+
 /* a listening or a connected socket, as long as it is open */
 
 struct ngx_stream_quic_pt_socket_s {
@@ -402,9 +432,9 @@ struct ngx_stream_quic_pt_worker_s {
     ngx_uint_t                       reserve;     /* connections */
     ngx_uint_t                       nlegs;
     ngx_uint_t                       leg_limit;   /* open files */
-    size_t                           queued;      /* octets that wait */
     ngx_uint_t                       nconns;      /* pairs of large flows */
     ngx_uint_t                       conns_limit;
+    ngx_stream_quic_pt_budget_t      queued;      /* datagrams that wait */
     ngx_stream_quic_preread_t       *preread;     /* NULL: off */
 
     ngx_uint_t                       no_batches;  /* recvmmsg(), sendmmsg() */
@@ -413,6 +443,7 @@ struct ngx_stream_quic_pt_worker_s {
 
     /* when it was last logged, so that a flood is not a flood of lines */
     time_t                           no_room;
+    time_t                           no_memory;
     time_t                           no_live;
     time_t                           unreachable;
     time_t                           unbindable;
@@ -463,6 +494,12 @@ typedef struct {
 } ngx_stream_quic_pt_queued_t;
 
 
+/* octets that one with a datagram of |len| takes */
+
+#define ngx_stream_quic_pt_size(len)                                          \
+    (offsetof(ngx_stream_quic_pt_queued_t, data) + (len))
+
+
 /* times are of ngx_current_msec */
 
 struct ngx_stream_quic_pt_flow_s {
@@ -500,6 +537,7 @@ struct ngx_stream_quic_pt_flow_s {
     ngx_queue_t                      datagrams;   /* that wait */
     ngx_uint_t                       ndatagrams;
     size_t                           queued;      /* octets in them */
+    ngx_stream_quic_pt_held_t        held;        /* of worker->queued */
 
     ngx_msec_t                       timeout;
     size_t                           rcvbuf;
@@ -524,6 +562,7 @@ struct ngx_stream_quic_pt_flow_s {
     unsigned                         looked_up:1; /* a name, just now */
     unsigned                         found:1;     /* it has addresses */
     unsigned                         forgot:1;    /* forgot_at is set */
+    unsigned                         overload:1;  /* closed for memory */
 };
 
 
@@ -534,6 +573,8 @@ struct ngx_stream_quic_pt_source_s {
     ngx_uint_t                       nhalf_open;
     ngx_uint_t                       nflows;      /* with a session */
     ngx_uint_t                       heavy;       /* unsigned  heavy:1; */
+    ngx_stream_quic_pt_share_t       queued;      /* of worker->queued */
+    ngx_stream_quic_pt_share_t       hellos;      /* of preread's memory */
     size_t                           len;
     u_char                           key[NGX_STREAM_QUIC_LB_ADDRESS_MAX];
 };
@@ -572,6 +613,13 @@ struct ngx_stream_quic_pt_leg_s {
 };
 
 
+/* of what a flow drops that ends */
+
+#define ngx_stream_quic_pt_dropped(flow)                                      \
+    ((flow)->overload ? NGX_STREAM_QUIC_PT_OVERLOAD                           \
+                      : NGX_STREAM_QUIC_PT_REFUSED_FLOW)
+
+
 /* ms that a flow lives without any answer */
 
 #define ngx_stream_quic_pt_unanswered(flow)                                   \
@@ -605,13 +653,15 @@ ngx_int_t ngx_stream_quic_pt_counters_init(ngx_conf_t *cf);
 /*
  * _session.c.  admit returns NGX_OK if |flow| may open connections; it may not
  * if "limit_conn" would have refused it as a new one.  looked_up goes on with
- * the name that a flow has waited for.
+ * the name that a flow has waited for; give_up waits no more, and returns
+ * NGX_DECLINED if the flow waits for no name.
  */
 
 ngx_int_t ngx_stream_quic_pt_session_init(ngx_conf_t *cf);
 void ngx_stream_quic_pt_session_handler(ngx_stream_session_t *s);
 ngx_int_t ngx_stream_quic_pt_session_admit(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_session_looked_up(ngx_stream_quic_pt_flow_t *flow);
+ngx_int_t ngx_stream_quic_pt_session_give_up(ngx_stream_quic_pt_flow_t *flow);
 
 /*
  * Preread, see ngx_stream_quic_preread_module.h.  take returns NGX_OK if the
@@ -637,6 +687,24 @@ ngx_pool_t *ngx_stream_quic_preread_pool(ngx_stream_quic_pt_flow_t *flow);
 void **ngx_stream_quic_preread_default_server(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_preread_trim(ngx_stream_quic_pt_worker_t *worker);
 void ngx_stream_quic_preread_end(ngx_stream_quic_pt_flow_t *flow);
+
+/*
+ * _budget.c.  add charges |size| octets to |held|, which is zeroed at first,
+ * of |budget| and |share|; sub takes |size| of them back.  victim returns who
+ * is to make room, NULL if nobody has to.  trim, to be called when no flow is
+ * in use, keeps the bound of worker->queued.
+ */
+
+void ngx_stream_quic_pt_budget_init(ngx_stream_quic_pt_budget_t *budget,
+    size_t limit);
+void ngx_stream_quic_pt_budget_add(ngx_stream_quic_pt_budget_t *budget,
+    ngx_stream_quic_pt_share_t *share, ngx_stream_quic_pt_held_t *held,
+    size_t size);
+void ngx_stream_quic_pt_budget_sub(ngx_stream_quic_pt_held_t *held,
+    size_t size);
+ngx_stream_quic_pt_held_t *ngx_stream_quic_pt_budget_victim(
+    ngx_stream_quic_pt_budget_t *budget);
+void ngx_stream_quic_pt_budget_trim(ngx_stream_quic_pt_worker_t *worker);
 
 /* _worker.c: |fd| is the lowest that was free */
 
@@ -787,7 +855,8 @@ void ngx_stream_quic_pt_datagram_release(ngx_stream_quic_pt_flow_t *flow,
  * packet and returns its flow, which may have been refused, or NULL if there
  * is no room; find returns the flow of a session that is only starting.
  * close ends a flow and its session; refuse only the session, and the flow
- * drops for a while what the client goes on sending.
+ * drops for a while what the client goes on sending.  evict closes a flow that
+ * waits, for its memory.
  */
 
 ngx_stream_quic_pt_flow_t *ngx_stream_quic_pt_flow_create(
@@ -802,6 +871,7 @@ void ngx_stream_quic_pt_flow_close(ngx_stream_quic_pt_flow_t *flow,
     ngx_uint_t rc);
 void ngx_stream_quic_pt_flow_refuse(ngx_stream_quic_pt_flow_t *flow,
     ngx_uint_t rc);
+void ngx_stream_quic_pt_flow_evict(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_flow_free(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_flow_done(ngx_stream_quic_pt_worker_t *worker);
 

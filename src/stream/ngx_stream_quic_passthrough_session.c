@@ -331,6 +331,25 @@ ngx_stream_quic_pt_session_looked_up(ngx_stream_quic_pt_flow_t *flow)
 }
 
 
+ngx_int_t
+ngx_stream_quic_pt_session_give_up(ngx_stream_quic_pt_flow_t *flow)
+{
+    if (flow->resolving == NULL) {
+        return NGX_DECLINED;
+    }
+
+    if (flow->resolving->ctx) {
+        ngx_resolve_name_done(flow->resolving->ctx);
+        flow->resolving->ctx = NULL;
+    }
+
+    flow->resolving = NULL;
+    flow->looked_up = 0;
+
+    return NGX_OK;
+}
+
+
 /* the resolver's addresses go with its context, later legs need them too */
 
 static ngx_int_t

@@ -81,6 +81,9 @@ ngx_stream_quic_pt_worker_init(ngx_cycle_t *cycle,
     worker->quiet = *cycle->log;
     worker->quiet.log_level = NGX_LOG_EMERG;
 
+    ngx_stream_quic_pt_budget_init(&worker->queued,
+                                   NGX_STREAM_QUIC_PT_QUEUED_ALL);
+
     ngx_queue_init(&worker->heavy);
     ngx_queue_init(&worker->half_open);
     ngx_queue_init(&worker->confirmed);

@@ -12,8 +12,7 @@
  *
  *   is complete, or all that is asked of it is there;
  *   cannot be read: the packets do not open, or are not what a client sends;
- *   would take more than a flow may hold, or more than all of a worker may:
- *   the oldest ones go first;
+ *   would take more than a flow may hold, or more than all of a worker may;
  *   has not come by the deadline.
  *
  * In all but the first case the default server gets the connection.  What does
@@ -51,8 +50,6 @@ static ngx_int_t ngx_stream_quic_preread_hold(
     ngx_uint_t ecn);
 static void ngx_stream_quic_preread_look(
     ngx_stream_quic_preread_hello_t *hello);
-static void ngx_stream_quic_preread_unread(
-    ngx_stream_quic_preread_hello_t *hello, const char *why);
 static void ngx_stream_quic_preread_decide(
     ngx_stream_quic_preread_hello_t *hello);
 static void ngx_stream_quic_preread_leave(
@@ -107,7 +104,7 @@ ngx_stream_quic_preread_take(ngx_stream_quic_pt_flow_t *flow, u_char *data,
 
     default: /* NGX_ERROR */
 
-        if (hello->ndatagrams == 0) {
+        if (hello->ndatagrams == 0 && !hello->decided) {
             ngx_stream_quic_preread_destroy(hello);
         }
 
@@ -242,7 +239,6 @@ ngx_stream_quic_preread_create(ngx_stream_quic_pt_flow_t *flow,
 
     ngx_queue_init(&hello->datagrams);
     ngx_queue_insert_tail(&ctx->hellos, &hello->queue);
-    ngx_queue_insert_tail(&preread->awaited, &hello->order);
 
     ctx->nhellos++;
 
@@ -257,14 +253,18 @@ static void
 ngx_stream_quic_preread_account(ngx_stream_quic_preread_hello_t *hello,
     size_t size)
 {
-    hello->size += size;
-    hello->flow->listener->worker->preread->size += size;
+    ngx_stream_quic_pt_flow_t  *flow;
+
+    flow = hello->flow;
+
+    ngx_stream_quic_pt_budget_add(&flow->listener->worker->preread->memory,
+                                  &flow->source->hellos, &hello->held, size);
 }
 
 
 /*
- * Returns NGX_BUSY if the connection holds as much as it may, NGX_ERROR if
- * there is no memory, even though trim() has made some.
+ * Returns NGX_BUSY if the connection holds as much as it may, NGX_ERROR if the
+ * system has no memory.
  */
 
 static ngx_int_t
@@ -272,20 +272,14 @@ ngx_stream_quic_preread_hold(ngx_stream_quic_preread_hello_t *hello,
     u_char *data, size_t len, ngx_uint_t ecn)
 {
     size_t                        size;
-    ngx_stream_quic_preread_t    *preread;
     ngx_stream_quic_pt_queued_t  *dg;
 
-    preread = hello->flow->listener->worker->preread;
-    size = offsetof(ngx_stream_quic_pt_queued_t, data) + len;
+    size = ngx_stream_quic_pt_size(len);
 
     if (hello->ndatagrams == NGX_STREAM_QUIC_PT_QUEUE
-        || hello->size + size > NGX_STREAM_QUIC_PT_QUEUED)
+        || hello->held.size + size > NGX_STREAM_QUIC_PT_QUEUED)
     {
         return NGX_BUSY;
-    }
-
-    if (preread->size > preread->limit + NGX_STREAM_QUIC_PT_BUFFER) {
-        return NGX_ERROR;
     }
 
     dg = ngx_alloc(size, hello->pool->log);
@@ -359,7 +353,7 @@ ngx_stream_quic_preread_look(ngx_stream_quic_preread_hello_t *hello)
 }
 
 
-static void
+void
 ngx_stream_quic_preread_unread(ngx_stream_quic_preread_hello_t *hello,
     const char *why)
 {
@@ -380,8 +374,6 @@ ngx_stream_quic_preread_unread(ngx_stream_quic_preread_hello_t *hello,
 static void
 ngx_stream_quic_preread_decide(ngx_stream_quic_preread_hello_t *hello)
 {
-    ngx_queue_remove(&hello->order);
-
     if (hello->deadline.timer_set) {
         ngx_del_timer(&hello->deadline);
     }
@@ -432,10 +424,7 @@ ngx_stream_quic_preread_deadline(ngx_event_t *ev)
 
     /* its rest, and what the client sends again, are another worker's */
 
-    ngx_stream_quic_pt_count(flow->listener->worker,
-                             NGX_STREAM_QUIC_PT_REFUSED_FLOW,
-                             hello->ndatagrams);
-
+    ngx_stream_quic_preread_discard(hello, NGX_STREAM_QUIC_PT_REFUSED_FLOW);
     ngx_stream_quic_preread_destroy(hello);
 
     if (ctx->waiting && ctx->nhellos == 0) {
@@ -445,42 +434,9 @@ ngx_stream_quic_preread_deadline(ngx_event_t *ev)
 
 
 void
-ngx_stream_quic_preread_trim(ngx_stream_quic_pt_worker_t *worker)
-{
-    ngx_queue_t                      *q;
-    ngx_stream_quic_preread_t        *preread;
-    ngx_stream_quic_preread_hello_t  *hello;
-
-    preread = worker->preread;
-
-    while (preread->size > preread->limit
-           && !ngx_queue_empty(&preread->awaited))
-    {
-        if (preread->full != ngx_time()) {
-            preread->full = ngx_time();
-
-            ngx_log_error(NGX_LOG_WARN, worker->log, 0,
-                          "too many QUIC ClientHellos are awaited, the oldest "
-                          "go to the default server, increase "
-                          "\"quic_preread_memory\"");
-        }
-
-        q = ngx_queue_head(&preread->awaited);
-        hello = ngx_queue_data(q, ngx_stream_quic_preread_hello_t, order);
-
-        ngx_stream_quic_preread_unread(hello, "has had to make room");
-    }
-}
-
-
-void
 ngx_stream_quic_preread_release(ngx_stream_quic_preread_hello_t *hello,
     ngx_queue_t *datagrams)
 {
-    ngx_stream_quic_pt_flow_t  *flow;
-
-    flow = hello->flow;
-
     ngx_queue_init(datagrams);
 
     if (!ngx_queue_empty(&hello->datagrams)) {
@@ -489,38 +445,50 @@ ngx_stream_quic_preread_release(ngx_stream_quic_preread_hello_t *hello,
     }
 
     ngx_queue_remove(&hello->queue);
-    flow->preread->nhellos--;
+    hello->flow->preread->nhellos--;
 
-    flow->listener->worker->preread->size -= hello->size;
+    ngx_stream_quic_pt_budget_sub(&hello->held, hello->held.size);
 
     hello->ndatagrams = 0;
-    hello->size = 0;
 }
 
 
 void
-ngx_stream_quic_preread_destroy(ngx_stream_quic_preread_hello_t *hello)
+ngx_stream_quic_preread_discard(ngx_stream_quic_preread_hello_t *hello,
+    ngx_stream_quic_pt_counter_e counter)
 {
-    ngx_queue_t                  *q, datagrams;
+    ngx_queue_t                  *q;
     ngx_stream_quic_pt_queued_t  *dg;
 
-    if (!hello->decided) {
-        ngx_queue_remove(&hello->order);
+    ngx_stream_quic_pt_count(hello->flow->listener->worker, counter,
+                             hello->ndatagrams);
 
-        if (hello->deadline.timer_set) {
-            ngx_del_timer(&hello->deadline);
-        }
-    }
-
-    ngx_stream_quic_preread_release(hello, &datagrams);
-
-    while (!ngx_queue_empty(&datagrams)) {
-        q = ngx_queue_head(&datagrams);
+    while (!ngx_queue_empty(&hello->datagrams)) {
+        q = ngx_queue_head(&hello->datagrams);
         ngx_queue_remove(q);
 
         dg = ngx_queue_data(q, ngx_stream_quic_pt_queued_t, queue);
         ngx_free(dg);
     }
+
+    hello->ndatagrams = 0;
+
+    ngx_stream_quic_pt_budget_sub(&hello->held, hello->held.size);
+}
+
+
+/* |hello| has no datagrams any more */
+
+void
+ngx_stream_quic_preread_destroy(ngx_stream_quic_preread_hello_t *hello)
+{
+    ngx_queue_t  datagrams;
+
+    if (hello->deadline.timer_set) {
+        ngx_del_timer(&hello->deadline);
+    }
+
+    ngx_stream_quic_preread_release(hello, &datagrams);
 
     ngx_destroy_pool(hello->pool);
 }
@@ -545,9 +513,8 @@ ngx_stream_quic_preread_end(ngx_stream_quic_pt_flow_t *flow)
         q = ngx_queue_head(&ctx->hellos);
         hello = ngx_queue_data(q, ngx_stream_quic_preread_hello_t, queue);
 
-        ngx_stream_quic_pt_count(flow->listener->worker,
-                                 NGX_STREAM_QUIC_PT_REFUSED_FLOW,
-                                 hello->ndatagrams);
+        ngx_stream_quic_preread_discard(hello,
+                                        ngx_stream_quic_pt_dropped(flow));
         ngx_stream_quic_preread_destroy(hello);
     }
 

@@ -10,7 +10,7 @@
  * ClientHello in them (_read.c) is complete, or will not be; then the session
  * of its flow runs from the preread phase on (_session.c), with the virtual
  * server and the variables of that ClientHello (_module.c), once for each new
- * connection of the flow.
+ * connection of the flow.  When memory is short some make room (_trim.c).
  */
 
 
@@ -59,15 +59,11 @@ typedef struct {
 struct ngx_stream_quic_preread_s {
     quic_lb_initial_t                initial;
 
-    /*
-     * What is held, over all flows: |size| octets of it; those whose
-     * ClientHello is awaited, oldest first.
-     */
-    size_t                           size;
-    size_t                           limit;
-    ngx_queue_t                      awaited;
+    ngx_stream_quic_pt_budget_t      memory;      /* of all connections */
 
-    time_t                           full;        /* when it was logged */
+    /* when it was logged that it is short, for want of what */
+    time_t                           no_hellos;
+    time_t                           no_answers;
 
     /* room for one packet and one ClientHello, empty between datagrams */
     u_char                          *payload;
@@ -84,14 +80,13 @@ struct ngx_stream_quic_preread_s {
 
 typedef struct {
     ngx_queue_t                      queue;       /* in ctx->hellos */
-    ngx_queue_t                      order;       /* in preread->awaited */
     ngx_pool_t                      *pool;
     ngx_stream_quic_pt_flow_t       *flow;
     ngx_event_t                      deadline;
 
     ngx_queue_t                      datagrams;
     ngx_uint_t                       ndatagrams;
-    size_t                           size;        /* octets, of preread->size */
+    ngx_stream_quic_pt_held_t        held;        /* of preread->memory */
     ngx_uint_t                       packets;     /* opened, so far */
 
     uint32_t                         version;
@@ -137,13 +132,19 @@ struct ngx_stream_quic_preread_ctx_s {
  * What passthrough calls is in its own header.
  *
  * _hello.c: queued holds what has waited for the session of |flow| and begins
- * a connection.  release takes |hello| from its flow and gives |datagrams|, to
- * be initialized, all that was held for it; destroy frees both.
+ * a connection.  unread decides about |hello| without its ClientHello.
+ * release takes |hello| from its flow and gives |datagrams|, to be initialized,
+ * all that was held for it; discard drops and counts the datagrams, destroy
+ * frees one without any.
  */
 
 void ngx_stream_quic_preread_queued(ngx_stream_quic_pt_flow_t *flow);
+void ngx_stream_quic_preread_unread(ngx_stream_quic_preread_hello_t *hello,
+    const char *why);
 void ngx_stream_quic_preread_release(ngx_stream_quic_preread_hello_t *hello,
     ngx_queue_t *datagrams);
+void ngx_stream_quic_preread_discard(ngx_stream_quic_preread_hello_t *hello,
+    ngx_stream_quic_pt_counter_e counter);
 void ngx_stream_quic_preread_destroy(ngx_stream_quic_preread_hello_t *hello);
 
 /*
@@ -159,13 +160,16 @@ ngx_int_t ngx_stream_quic_preread_keep(ngx_stream_quic_preread_hello_t *hello,
 
 /*
  * _session.c: save keeps what the session is to be run from.  decided returns
- * a connection that is to have its run, or NULL.
+ * a connection that is to have its run, or NULL.  skip drops the one that has
+ * its run, of a flow that has others, and counts its datagrams.
  */
 
 ngx_int_t ngx_stream_quic_preread_save(ngx_stream_session_t *s,
     ngx_stream_quic_preread_ctx_t *ctx);
 ngx_stream_quic_preread_hello_t *ngx_stream_quic_preread_decided(
     ngx_stream_quic_preread_ctx_t *ctx);
+void ngx_stream_quic_preread_skip(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_pt_counter_e counter);
 
 
 extern ngx_module_t  ngx_stream_quic_preread_module;

@@ -57,9 +57,7 @@ ngx_stream_quic_preread_init_process(ngx_cycle_t *cycle,
         return NGX_ERROR;
     }
 
-    preread->limit = conf->memory;
-
-    ngx_queue_init(&preread->awaited);
+    ngx_stream_quic_pt_budget_init(&preread->memory, conf->memory);
 
     worker->preread = preread;
 

@@ -231,8 +231,7 @@ ngx_stream_quic_preread_ready(ngx_stream_quic_pt_flow_t *flow)
 ngx_int_t
 ngx_stream_quic_preread_failed(ngx_stream_quic_pt_flow_t *flow)
 {
-    ngx_stream_quic_preread_ctx_t    *ctx;
-    ngx_stream_quic_preread_hello_t  *hello;
+    ngx_stream_quic_preread_ctx_t  *ctx;
 
     ctx = flow->preread;
 
@@ -240,25 +239,36 @@ ngx_stream_quic_preread_failed(ngx_stream_quic_pt_flow_t *flow)
         return NGX_DECLINED;
     }
 
+    ngx_stream_quic_preread_skip(flow, NGX_STREAM_QUIC_PT_REFUSED_FLOW);
+
+    return NGX_OK;
+}
+
+
+void
+ngx_stream_quic_preread_skip(ngx_stream_quic_pt_flow_t *flow,
+    ngx_stream_quic_pt_counter_e counter)
+{
+    ngx_stream_quic_preread_ctx_t    *ctx;
+    ngx_stream_quic_preread_hello_t  *hello;
+
+    ctx = flow->preread;
+
     hello = ctx->deciding;
     ctx->deciding = NULL;
-
-    ngx_stream_quic_pt_count(flow->listener->worker,
-                             NGX_STREAM_QUIC_PT_REFUSED_FLOW,
-                             hello->ndatagrams);
 
     flow->bind = ctx->bind;
     flow->transparent = ctx->transparent;
 
     ngx_stream_quic_preread_reset(flow, ctx->current ? ctx->current->srv_conf
                                                      : ctx->srv_conf);
+
+    ngx_stream_quic_preread_discard(hello, counter);
     ngx_stream_quic_preread_destroy(hello);
 
     ngx_stream_quic_preread_timer(flow);
 
     ngx_stream_quic_preread_next(flow);
-
-    return NGX_OK;
 }
 
 

@@ -19,6 +19,7 @@
 
 
 static char *ngx_stream_quic_lb_init_conf(ngx_cycle_t *cycle, void *conf);
+static char *ngx_stream_quic_lb_connections(ngx_cycle_t *cycle);
 
 
 static ngx_core_module_t  ngx_stream_quic_lb_module_ctx = {
@@ -59,7 +60,7 @@ ngx_stream_quic_lb_init_conf(ngx_cycle_t *cycle, void *conf)
     ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
 
     if (ccf->master == 0 || ccf->worker_processes < 2) {
-        return NGX_CONF_OK;
+        return ngx_stream_quic_lb_connections(cycle);
     }
 
     ls = cycle->listening.elts;
@@ -79,6 +80,53 @@ ngx_stream_quic_lb_init_conf(ngx_cycle_t *cycle, void *conf)
                           ccf->worker_processes, &ls[i].addr_text);
             return NGX_CONF_ERROR;
         }
+    }
+
+    return ngx_stream_quic_lb_connections(cycle);
+}
+
+
+/*
+ * A listening socket takes a connection, and its duplicate another one.
+ * Workers that cannot have them end at once, and nginx runs without any.
+ */
+
+static char *
+ngx_stream_quic_lb_connections(ngx_cycle_t *cycle)
+{
+    ngx_uint_t        i, n, own;
+    ngx_listening_t  *ls;
+
+    ls = cycle->listening.elts;
+    n = 0;
+    own = 0;
+
+    for (i = 0; i < cycle->listening.nelts; i++) {
+
+#if (NGX_HAVE_REUSEPORT)
+        /* the sockets of the other workers */
+
+        if (ls[i].reuseport && ls[i].worker != 0) {
+            continue;
+        }
+#endif
+
+        n++;
+
+        if (ngx_stream_quic_pt_listening(&ls[i])) {
+            own++;
+        }
+    }
+
+    /* one for the channel to the master, two for a flow */
+
+    if (own && cycle->connection_n - cycle->connection_n / 16 < n + own + 3) {
+        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0,
+                      "%ui worker_connections are not enough for %ui listening "
+                      "sockets, of which %ui are of \"quic_passthrough\" and "
+                      "take two, and for clients",
+                      cycle->connection_n, n, own);
+        return NGX_CONF_ERROR;
     }
 
     return NGX_CONF_OK;

@@ -39,6 +39,7 @@ all are up it prints {"event": "ready"}; then it takes commands, one a line,
 and answers each by one JSON line:
 
     rebind, migrate      every connection, and wait until it works again
+    open [N]             N (1) more connections, and wait until they are up
     progress [N]         wait until every connection has done N (3) more ticks
     status               at once
     stop                 finish the ticks, close, print the report, exit
@@ -84,16 +85,25 @@ class Fleet:
             self.endpoint = await Endpoint.open(
                 self.options.remote, self.options.local, self.errors)
 
-        for number in range(self.options.connections):
-            self.connections.append(
-                Connection(number, self.options, self.errors))
+        await self.more(self.options.connections)
+
+    async def more(self, count):
+        """Open |count| connections; return them."""
+        first = len(self.connections)
+        added = [Connection(number, self.options, self.errors)
+                 for number in range(first, first + count)]
+        self.connections += added
 
         gate = asyncio.Semaphore(self.options.concurrency)
-        await self.each(lambda connection: self._open(connection, gate))
+        await asyncio.gather(*(self.guard(
+            connection, lambda connection: self._open(connection, gate))
+            for connection in added))
+
+        return added
 
     async def each(self, work):
         """Run |work| for every connection that has not failed yet."""
-        await asyncio.gather(*(self._guard(connection, work)
+        await asyncio.gather(*(self.guard(connection, work)
                                for connection in self.alive()))
 
     def alive(self):
@@ -127,7 +137,7 @@ class Fleet:
         async with gate:
             await connection.open(self.endpoint)
 
-    async def _guard(self, connection, work):
+    async def guard(self, connection, work):
         try:
             await work(connection)
 
@@ -143,12 +153,13 @@ class Hold:
 
     def __init__(self, options):
         self.fleet = Fleet(options)
+        self.work = []                  # tasks
         self.stopping = asyncio.Event()
         self.commands = asyncio.Queue()
 
     async def run(self):
         await self.fleet.open()
-        work = asyncio.create_task(self.fleet.each(self._busy))
+        self.work = [asyncio.create_task(self.fleet.each(self._busy))]
         self._answer("ready")
 
         loop = asyncio.get_running_loop()
@@ -161,7 +172,7 @@ class Hold:
 
         reader.cancel()
         self.stopping.set()
-        await work
+        await asyncio.gather(*self.work)
         await self.fleet.close()
 
         return self.fleet.report()
@@ -196,6 +207,12 @@ class Hold:
         if verb in ("rebind", "migrate"):
             await self.fleet.each(lambda connection: self._move(connection,
                                                                 verb))
+
+        elif verb == "open":
+            added = await self.fleet.more(int(argument or 1))
+            self.work += [asyncio.create_task(
+                self.fleet.guard(connection, self._busy))
+                for connection in added if connection in self.fleet.alive()]
 
         elif verb == "progress":
             ticks = int(argument or 3)

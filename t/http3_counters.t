@@ -1,7 +1,8 @@
 #!/usr/bin/perl
 
-# The counters of the HTTP/3 limits when a worker is killed: its bodies are in
-# flight no more, those of others are, and nothing else is forgotten.
+# The counters of the HTTP/3 limits when a worker is killed, whatever it does:
+# its bodies are in flight no more, those of others are, and nothing else is
+# forgotten.
 
 use strict;
 use warnings;
@@ -58,7 +59,7 @@ my $before = counters();
 
 cmp_ok($before->{in_flight}, '>=', BODIES * WINDOW / 2, 'a window of each');
 
-my ($killed) = $t->workers();
+my ($killed, $other) = $t->workers();
 
 $t->kill_worker($killed);
 ok($t->wait_for('another worker', sub {
@@ -74,7 +75,23 @@ cmp_ok($after->{in_flight}, '>', 0, 'those of the other are');
 is($after->{paused}, $before->{paused}, 'other counters are kept');
 is($after->{peak}, $before->{peak}, 'so is the peak');
 
+
+# killed after the first store of many: each body ends
+
+use constant ZONE => 53248;             # octets of the zone of counters
+
+my $kill = $t->path('kill_at_store');
+is(system(qw/cc -O2 -W -Wall -Werror -o/, $kill,
+          "$FindBin::Bin/lib/kill_at_store.c"), 0, 'the killer');
+
+my $killer = $t->helper('killer', $kill, $other, ZONE, 1, 'lockless');
+$killer->wait_line(qr/^attached/) or die $killer->stderr();
+
+$t->expect_log(qr/worker process $other exited on signal 9/);
 $client->say('stop');
+ok($killer->wait_line(qr/^killed 1/), 'the other worker is killed')
+    or diag($killer->stderr());
+
 ok($t->wait_for('the end', sub { counters()->{in_flight} == 0 }),
    'nothing is in flight in the end');
 

@@ -9,8 +9,10 @@
  * reload, read by variables.
  *
  * All grow only, but for the octets that bodies hold in memory: a worker that
- * dies takes its octets with it, so each process also counts its own, and the
- * next that starts subtracts those of the dead.
+ * dies takes its octets with it.  So each process counts its own, in a word
+ * that nobody else writes, what is read is their sum, and the next process that
+ * starts clears those of the dead.  No value is kept twice: a process that is
+ * killed between two stores leaves nothing behind that is wrong for good.
  */
 
 
@@ -26,6 +28,10 @@ static ngx_int_t ngx_http_h3_limits_counters_variable(ngx_http_request_t *r,
 static ngx_int_t ngx_http_h3_limits_counters_init_zone(
     ngx_shm_zone_t *shm_zone, void *data);
 static ngx_uint_t ngx_http_h3_limits_counters_gone(ngx_pid_t pid);
+static void ngx_http_h3_limits_counters_raise(ngx_atomic_t *most,
+    ngx_atomic_uint_t value);
+static ngx_atomic_uint_t ngx_http_h3_limits_counters_sum(
+    ngx_http_h3_limits_shared_t *shared);
 
 
 /* in the order of ngx_http_h3_limits_counter_e */
@@ -69,16 +75,21 @@ ngx_http_h3_limits_counters_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
     u_char                          *p;
+    ngx_atomic_uint_t                value;
     ngx_http_h3_limits_main_conf_t  *hmcf;
 
     hmcf = ngx_http_get_module_main_conf(r, ngx_http_v3_limits_module);
+
+    value = (data == NGX_HTTP_H3_LIMITS_IN_FLIGHT)
+            ? ngx_http_h3_limits_counters_sum(hmcf->shared)
+            : hmcf->shared->counters[data];
 
     p = ngx_pnalloc(r->pool, NGX_ATOMIC_T_LEN);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    v->len = ngx_sprintf(p, "%uA", hmcf->shared->counters[data]) - p;
+    v->len = ngx_sprintf(p, "%uA", value) - p;
     v->valid = 1;
     v->no_cacheable = 0;
     v->not_found = 0;
@@ -180,13 +191,10 @@ ngx_http_h3_limits_counters_init_process(ngx_cycle_t *cycle)
             continue;
         }
 
-        (void) ngx_atomic_fetch_add(
-                     &hmcf->shared->counters[NGX_HTTP_H3_LIMITS_IN_FLIGHT],
-                     -(ngx_atomic_int_t) share->in_flight);
-
         share->in_flight = 0;
 
         if (hmcf->share == NULL) {
+            ngx_http_h3_limits_counters_raise(&hmcf->shared->nshares, i + 1);
             hmcf->share = share;
 
         } else {
@@ -222,31 +230,48 @@ void
 ngx_http_h3_limits_in_flight(ngx_http_h3_limits_main_conf_t *hmcf,
     ssize_t delta)
 {
-    ngx_atomic_t       *peak;
-    ngx_atomic_uint_t   most, now;
+    /* there are as many as there may be processes */
 
-    now = ngx_atomic_fetch_add(
-                     &hmcf->shared->counters[NGX_HTTP_H3_LIMITS_IN_FLIGHT],
-                     delta)
-          + delta;
-
-    /* nobody else writes it as long as the process lives */
-
-    if (hmcf->share) {
-        hmcf->share->in_flight += delta;
-    }
-
-    if (delta <= 0) {
+    if (hmcf->share == NULL) {
         return;
     }
 
-    peak = &hmcf->shared->counters[NGX_HTTP_H3_LIMITS_PEAK];
+    hmcf->share->in_flight += delta;
+
+    if (delta > 0) {
+        ngx_http_h3_limits_counters_raise(
+                           &hmcf->shared->counters[NGX_HTTP_H3_LIMITS_PEAK],
+                           ngx_http_h3_limits_counters_sum(hmcf->shared));
+    }
+}
+
+
+static void
+ngx_http_h3_limits_counters_raise(ngx_atomic_t *most, ngx_atomic_uint_t value)
+{
+    ngx_atomic_uint_t  old;
 
     for ( ;; ) {
-        most = *peak;
+        old = *most;
 
-        if (now <= most || ngx_atomic_cmp_set(peak, most, now)) {
+        if (value <= old || ngx_atomic_cmp_set(most, old, value)) {
             return;
         }
     }
+}
+
+
+static ngx_atomic_uint_t
+ngx_http_h3_limits_counters_sum(ngx_http_h3_limits_shared_t *shared)
+{
+    ngx_uint_t         i;
+    ngx_atomic_uint_t  sum;
+
+    sum = 0;
+
+    for (i = 0; i < shared->nshares; i++) {
+        sum += shared->shares[i].in_flight;
+    }
+
+    return sum;
 }

@@ -37,7 +37,7 @@ typedef enum {
 } ngx_http_h3_limits_counter_e;
 
 
-/* what one process holds; subtracted when it is found dead */
+/* what one process holds; cleared when it is found dead */
 
 typedef struct {
     ngx_atomic_t                      pid;
@@ -49,6 +49,7 @@ typedef struct {
 
 typedef struct {
     ngx_atomic_t                      counters[NGX_HTTP_H3_LIMITS_COUNTERS];
+    ngx_atomic_t                      nshares;    /* ever in use */
     ngx_http_h3_limits_share_t        shares[NGX_MAX_PROCESSES];
 } ngx_http_h3_limits_shared_t;
 

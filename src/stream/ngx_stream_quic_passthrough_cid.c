@@ -17,6 +17,9 @@
  * was used the longest ago when there is no room.  In shared memory, of a fixed
  * size, kept over a reload; a look-up takes the lock of the zone, and is needed
  * only when the DCID of a flow changes.
+ *
+ * The master frees the lock of a worker that is killed.  So whoever takes it
+ * has the table checked, and made good again: quic_lb_learned.h.
  */
 
 
@@ -26,6 +29,7 @@
 #include <ngx_stream.h>
 
 #include "ngx_stream_quic_passthrough_module.h"
+#include "quic_lb_learned.h"
 
 #include <openssl/rand.h>
 
@@ -45,50 +49,18 @@
 
 #define NGX_STREAM_QUIC_PT_CID_TOUCH    5000
 
-/* the part of a zone that confirmed IDs never take: one of so many */
-
-#define NGX_STREAM_QUIC_PT_CID_ROOM     8
-
-
-typedef struct {
-    quic_lb_table_node_t              node;       /* must be first */
-    ngx_queue_t                       queue;      /* in one of three */
-    ngx_msec_t                        used;
-    u_char                            confirmed;  /* 0 or 1 */
-    u_char                            len;
-    u_char                            cid[QUIC_LB_CID_MAX];
-    ngx_stream_quic_lb_backend_t      backend;
-} ngx_stream_quic_pt_cid_t;
-
-
-typedef struct {
-    quic_lb_hash_key_t                key;
-    quic_lb_table_t                   table;
-    ngx_queue_t                       free;
-    ngx_queue_t                       unconfirmed; /* oldest first */
-    ngx_queue_t                       confirmed;   /* least used first */
-    ngx_uint_t                        nconfirmed;
-    ngx_uint_t                        confirmed_limit;
-    ngx_uint_t                        lengths[QUIC_LB_CID_MAX + 1];
-} ngx_stream_quic_pt_cids_sh_t;
-
-
 static ngx_int_t ngx_stream_quic_pt_cid_parse_zone(ngx_conf_t *cf,
     ngx_str_t *value, ngx_str_t *name, ssize_t *size);
 static ngx_int_t ngx_stream_quic_pt_cid_init_zone(ngx_shm_zone_t *shm_zone,
     void *data);
-static ngx_int_t ngx_stream_quic_pt_cid_alloc(ngx_slab_pool_t *shpool,
-    ngx_stream_quic_pt_cids_sh_t *sh);
-static ngx_stream_quic_pt_cid_t *ngx_stream_quic_pt_cid_find(
-    ngx_stream_quic_pt_cids_t *cids, const u_char *cid, size_t len);
-static ngx_stream_quic_pt_cid_t *ngx_stream_quic_pt_cid_find_prefix(
-    ngx_stream_quic_pt_cids_t *cids, quic_lb_packet_t *pkt);
-static ngx_stream_quic_pt_cid_t *ngx_stream_quic_pt_cid_insert(
-    ngx_stream_quic_pt_cids_sh_t *sh, const u_char *cid, size_t len);
-static void ngx_stream_quic_pt_cid_remove(ngx_stream_quic_pt_cids_sh_t *sh,
-    ngx_stream_quic_pt_cid_t *entry);
-static void ngx_stream_quic_pt_cid_confirm(ngx_stream_quic_pt_cids_sh_t *sh,
-    ngx_stream_quic_pt_cid_t *entry);
+static quic_lb_learned_t *ngx_stream_quic_pt_cid_lock(
+    ngx_stream_quic_pt_cids_t *cids);
+static void ngx_stream_quic_pt_cid_unlock(ngx_stream_quic_pt_cids_t *cids);
+static quic_lb_learned_entry_t *ngx_stream_quic_pt_cid_find(
+    ngx_stream_quic_pt_cids_t *cids, quic_lb_learned_t *learned,
+    quic_lb_packet_t *pkt);
+static ngx_uint_t ngx_stream_quic_pt_cid_of_client(
+    ngx_stream_quic_pt_flow_t *flow, quic_lb_packet_t *pkt);
 static ngx_uint_t ngx_stream_quic_pt_cid_needless(
     ngx_stream_quic_lb_router_t *router, ngx_stream_quic_pt_leg_t *leg,
     quic_lb_packet_t *pkt);
@@ -236,11 +208,16 @@ invalid:
 }
 
 
+/* as many entries as the zone has room for: nothing is allocated later */
+
 static ngx_int_t
 ngx_stream_quic_pt_cid_init_zone(ngx_shm_zone_t *shm_zone, void *data)
 {
-    ngx_slab_pool_t               *shpool;
-    ngx_stream_quic_pt_cids_sh_t  *sh;
+    void                *memory;
+    size_t               n;
+    ngx_slab_pool_t     *shpool;
+    quic_lb_learned_t   *learned;
+    quic_lb_hash_key_t   key;
 
     /* shpool->data stays what it is over a reload */
 
@@ -250,69 +227,69 @@ ngx_stream_quic_pt_cid_init_zone(ngx_shm_zone_t *shm_zone, void *data)
 
     shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
 
-    sh = ngx_slab_calloc(shpool, sizeof(ngx_stream_quic_pt_cids_sh_t));
-    if (sh == NULL) {
+    learned = ngx_slab_calloc(shpool, sizeof(quic_lb_learned_t));
+    if (learned == NULL) {
         return NGX_ERROR;
     }
 
-    if (RAND_bytes((u_char *) &sh->key, sizeof(quic_lb_hash_key_t)) != 1) {
+    if (RAND_bytes((u_char *) &key, sizeof(quic_lb_hash_key_t)) != 1) {
         ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
                       "RAND_bytes() failed");
         return NGX_ERROR;
     }
 
-    shpool->data = sh;
+    n = shpool->pfree * ngx_pagesize / sizeof(quic_lb_learned_entry_t);
 
-    return ngx_stream_quic_pt_cid_alloc(shpool, sh);
-}
-
-
-/* as many entries as the zone has room for: nothing is allocated later */
-
-static ngx_int_t
-ngx_stream_quic_pt_cid_alloc(ngx_slab_pool_t *shpool,
-    ngx_stream_quic_pt_cids_sh_t *sh)
-{
-    size_t                     n, buckets_size, entries_size;
-    ngx_uint_t                 i;
-    quic_lb_table_node_t     **buckets;
-    ngx_stream_quic_pt_cid_t  *entries;
-
-    n = shpool->pfree * ngx_pagesize / sizeof(ngx_stream_quic_pt_cid_t);
-
-    for ( ;; n--) {
-        buckets_size = quic_lb_table_buckets(n)
-                       * sizeof(quic_lb_table_node_t *);
-        entries_size = n * sizeof(ngx_stream_quic_pt_cid_t);
-
-        if (ngx_align(buckets_size, ngx_pagesize)
-            + ngx_align(entries_size, ngx_pagesize)
-            <= shpool->pfree * ngx_pagesize)
-        {
-            break;
-        }
+    while (quic_lb_learned_size(n) > shpool->pfree * ngx_pagesize) {
+        n--;
     }
 
-    buckets = ngx_slab_alloc(shpool, buckets_size);
-    entries = ngx_slab_calloc(shpool, entries_size);
-
-    if (buckets == NULL || entries == NULL) {
+    memory = ngx_slab_calloc(shpool, quic_lb_learned_size(n));
+    if (memory == NULL) {
         return NGX_ERROR;
     }
 
-    quic_lb_table_init(&sh->table, buckets, n);
+    quic_lb_learned_init(learned, memory, n, &key);
 
-    ngx_queue_init(&sh->free);
-    ngx_queue_init(&sh->unconfirmed);
-    ngx_queue_init(&sh->confirmed);
-
-    for (i = 0; i < n; i++) {
-        ngx_queue_insert_tail(&sh->free, &entries[i].queue);
-    }
-
-    sh->confirmed_limit = n - n / NGX_STREAM_QUIC_PT_CID_ROOM;
+    shpool->data = learned;
 
     return NGX_OK;
+}
+
+
+/* the only way to the table */
+
+static quic_lb_learned_t *
+ngx_stream_quic_pt_cid_lock(ngx_stream_quic_pt_cids_t *cids)
+{
+    ngx_slab_pool_t    *shpool;
+    quic_lb_learned_t  *learned;
+
+    shpool = (ngx_slab_pool_t *) cids->zone->shm.addr;
+
+    ngx_shmtx_lock(&shpool->mutex);
+
+    learned = shpool->data;
+
+    if (quic_lb_learned_check(learned)) {
+        ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
+                      "a worker was killed while it wrote to the zone \"%V\" "
+                      "of connection IDs: the zone is repaired",
+                      &cids->zone->shm.name);
+    }
+
+    return learned;
+}
+
+
+static void
+ngx_stream_quic_pt_cid_unlock(ngx_stream_quic_pt_cids_t *cids)
+{
+    ngx_slab_pool_t  *shpool;
+
+    shpool = (ngx_slab_pool_t *) cids->zone->shm.addr;
+
+    ngx_shmtx_unlock(&shpool->mutex);
 }
 
 
@@ -320,36 +297,32 @@ ngx_int_t
 ngx_stream_quic_pt_cid_route(ngx_stream_quic_pt_cids_t *cids,
     quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route)
 {
-    ngx_slab_pool_t               *shpool;
-    ngx_stream_quic_pt_cid_t      *entry;
-    ngx_stream_quic_pt_cids_sh_t  *sh;
+    quic_lb_learned_t        *learned;
+    quic_lb_learned_entry_t  *entry;
 
-    shpool = (ngx_slab_pool_t *) cids->zone->shm.addr;
-    sh = shpool->data;
+    learned = ngx_stream_quic_pt_cid_lock(cids);
 
-    ngx_shmtx_lock(&shpool->mutex);
-
-    entry = (pkt->type == QUIC_LB_PACKET_SHORT)
-            ? ngx_stream_quic_pt_cid_find_prefix(cids, pkt)
-            : ngx_stream_quic_pt_cid_find(cids, pkt->dcid, pkt->dcid_len);
+    entry = ngx_stream_quic_pt_cid_find(cids, learned, pkt);
 
     if (entry == NULL) {
-        ngx_shmtx_unlock(&shpool->mutex);
+        ngx_stream_quic_pt_cid_unlock(cids);
         return NGX_DECLINED;
     }
 
-    ngx_stream_quic_pt_cid_confirm(sh, entry);
+    quic_lb_learned_confirm(learned, entry, ngx_current_msec);
 
     ngx_memzero(route, sizeof(ngx_stream_quic_lb_route_t));
 
     route->by = NGX_STREAM_QUIC_LB_CID;
     route->config_id = NGX_STREAM_QUIC_LB_NO_CONFIG;
     route->version = pkt->version;
-    route->backend = entry->backend;
     route->dcid_len = entry->len;
-    ngx_memcpy(route->dcid, entry->cid, entry->len);
+    ngx_memcpy(route->dcid, entry->id, entry->len);
 
-    ngx_shmtx_unlock(&shpool->mutex);
+    route->backend.socklen = entry->address_len;
+    ngx_memcpy(&route->backend.u, entry->address, entry->address_len);
+
+    ngx_stream_quic_pt_cid_unlock(cids);
 
     return NGX_OK;
 }
@@ -357,71 +330,23 @@ ngx_stream_quic_pt_cid_route(ngx_stream_quic_pt_cids_t *cids,
 
 /* a short header does not tell the length of its DCID */
 
-static ngx_stream_quic_pt_cid_t *
-ngx_stream_quic_pt_cid_find_prefix(ngx_stream_quic_pt_cids_t *cids,
-    quic_lb_packet_t *pkt)
+static quic_lb_learned_entry_t *
+ngx_stream_quic_pt_cid_find(ngx_stream_quic_pt_cids_t *cids,
+    quic_lb_learned_t *learned, quic_lb_packet_t *pkt)
 {
-    size_t                         len;
-    ngx_slab_pool_t               *shpool;
-    ngx_stream_quic_pt_cid_t      *entry;
-    ngx_stream_quic_pt_cids_sh_t  *sh;
+    size_t                    len, least;
+    quic_lb_learned_entry_t  *entry;
 
-    shpool = (ngx_slab_pool_t *) cids->zone->shm.addr;
-    sh = shpool->data;
+    least = (pkt->type == QUIC_LB_PACKET_SHORT) ? NGX_STREAM_QUIC_PT_CID_MIN
+                                                : pkt->dcid_len;
 
-    for (len = pkt->dcid_len; len >= NGX_STREAM_QUIC_PT_CID_MIN; len--) {
+    for (len = pkt->dcid_len; len >= least && len > 0; len--) {
 
-        if (sh->lengths[len] == 0) {
-            continue;
-        }
-
-        entry = ngx_stream_quic_pt_cid_find(cids, pkt->dcid, len);
-
+        entry = quic_lb_learned_find(learned, pkt->dcid, len,
+                                     ngx_current_msec, cids->timeout);
         if (entry) {
             return entry;
         }
-    }
-
-    return NULL;
-}
-
-
-static ngx_stream_quic_pt_cid_t *
-ngx_stream_quic_pt_cid_find(ngx_stream_quic_pt_cids_t *cids,
-    const u_char *cid, size_t len)
-{
-    uint64_t                       hash;
-    ngx_slab_pool_t               *shpool;
-    quic_lb_table_node_t          *node;
-    ngx_stream_quic_pt_cid_t      *entry;
-    ngx_stream_quic_pt_cids_sh_t  *sh;
-
-    shpool = (ngx_slab_pool_t *) cids->zone->shm.addr;
-    sh = shpool->data;
-
-    hash = quic_lb_hash(&sh->key, cid, len);
-
-    for (node = quic_lb_table_first(&sh->table, hash);
-         node;
-         node = quic_lb_table_next(node))
-    {
-        entry = (ngx_stream_quic_pt_cid_t *) node;
-
-        if (entry->len != len || ngx_memcmp(entry->cid, cid, len) != 0) {
-            continue;
-        }
-
-        /* workers do not see the time at the same time */
-
-        if ((ngx_msec_int_t) (ngx_current_msec - entry->used)
-            < (ngx_msec_int_t) cids->timeout)
-        {
-            return entry;
-        }
-
-        ngx_stream_quic_pt_cid_remove(sh, entry);
-
-        return NULL;
     }
 
     return NULL;
@@ -432,13 +357,14 @@ void
 ngx_stream_quic_pt_cid_learn(ngx_stream_quic_pt_leg_t *leg,
     quic_lb_packet_t *pkt)
 {
-    ngx_slab_pool_t              *shpool;
-    ngx_stream_quic_pt_cid_t     *entry;
-    ngx_stream_quic_pt_flow_t    *flow;
-    ngx_stream_quic_pt_cids_t    *cids;
-    ngx_stream_quic_pt_router_t  *router;
+    quic_lb_learned_t             *learned;
+    ngx_stream_quic_pt_flow_t     *flow;
+    ngx_stream_quic_pt_cids_t     *cids;
+    ngx_stream_quic_pt_router_t   *router;
+    ngx_stream_quic_pt_backend_t  *backend;
 
     flow = leg->flow;
+    backend = leg->backend;
 
     router = ngx_stream_quic_pt_route_router(flow->listener,
                                              &flow->local.sockaddr);
@@ -447,41 +373,42 @@ ngx_stream_quic_pt_cid_learn(ngx_stream_quic_pt_leg_t *leg,
     if (cids == NULL
         || pkt->scid_len < NGX_STREAM_QUIC_PT_CID_MIN
         || pkt->scid_len > QUIC_LB_CID_MAX
+        || ngx_stream_quic_pt_cid_of_client(flow, pkt)
         || ngx_stream_quic_pt_cid_needless(&router->router, leg, pkt))
     {
         return;
     }
 
-    /*
-     * a server that goes by the DCID its client chose: a client could so claim
-     * the ID of another's connection
-     */
+    learned = ngx_stream_quic_pt_cid_lock(cids);
 
-    if (flow->route.by != NGX_STREAM_QUIC_LB_CID
-        && pkt->scid_len == flow->route.dcid_len
-        && ngx_memcmp(pkt->scid, flow->route.dcid, pkt->scid_len) == 0)
+    if (quic_lb_learned_find(learned, pkt->scid, pkt->scid_len,
+                             ngx_current_msec, cids->timeout)
+        == NULL)
     {
-        return;
-    }
-
-    shpool = (ngx_slab_pool_t *) cids->zone->shm.addr;
-
-    ngx_shmtx_lock(&shpool->mutex);
-
-    if (ngx_stream_quic_pt_cid_find(cids, pkt->scid, pkt->scid_len) == NULL) {
-
-        entry = ngx_stream_quic_pt_cid_insert(shpool->data, pkt->scid,
-                                              pkt->scid_len);
-
-        entry->backend.socklen = leg->backend->socklen;
-        ngx_memcpy(&entry->backend.u, &leg->backend->sockaddr,
-                   leg->backend->socklen);
+        (void) quic_lb_learned_insert(learned, pkt->scid, pkt->scid_len,
+                                      &backend->sockaddr, backend->socklen,
+                                      ngx_current_msec);
 
         ngx_stream_quic_pt_count(flow->listener->worker,
                                  NGX_STREAM_QUIC_PT_LEARNED, 1);
     }
 
-    ngx_shmtx_unlock(&shpool->mutex);
+    ngx_stream_quic_pt_cid_unlock(cids);
+}
+
+
+/*
+ * The ID of a server that goes by the DCID its client chose: a client could so
+ * claim the ID of another's connection.
+ */
+
+static ngx_uint_t
+ngx_stream_quic_pt_cid_of_client(ngx_stream_quic_pt_flow_t *flow,
+    quic_lb_packet_t *pkt)
+{
+    return flow->route.by != NGX_STREAM_QUIC_LB_CID
+           && pkt->scid_len == flow->route.dcid_len
+           && ngx_memcmp(pkt->scid, flow->route.dcid, pkt->scid_len) == 0;
 }
 
 
@@ -518,11 +445,10 @@ ngx_stream_quic_pt_cid_needless(ngx_stream_quic_lb_router_t *router,
 void
 ngx_stream_quic_pt_cid_touch(ngx_stream_quic_pt_flow_t *flow)
 {
-    ngx_slab_pool_t              *shpool;
-    ngx_stream_quic_pt_cid_t     *entry;
-    ngx_stream_quic_pt_cids_t    *cids;
-    ngx_stream_quic_lb_route_t   *route;
-    ngx_stream_quic_pt_router_t  *router;
+    quic_lb_learned_t           *learned;
+    quic_lb_learned_entry_t     *entry;
+    ngx_stream_quic_pt_cids_t   *cids;
+    ngx_stream_quic_lb_route_t  *route;
 
     if (ngx_current_msec - flow->touched < NGX_STREAM_QUIC_PT_CID_TOUCH) {
         return;
@@ -531,105 +457,25 @@ ngx_stream_quic_pt_cid_touch(ngx_stream_quic_pt_flow_t *flow)
     flow->touched = ngx_current_msec;
     route = &flow->route;
 
-    router = ngx_stream_quic_pt_route_router(flow->listener,
-                                             &flow->local.sockaddr);
-    cids = router->cids;
+    cids = ngx_stream_quic_pt_route_router(flow->listener,
+                                           &flow->local.sockaddr)->cids;
 
-    shpool = (ngx_slab_pool_t *) cids->zone->shm.addr;
+    learned = ngx_stream_quic_pt_cid_lock(cids);
 
-    ngx_shmtx_lock(&shpool->mutex);
-
-    entry = ngx_stream_quic_pt_cid_find(cids, route->dcid, route->dcid_len);
+    entry = quic_lb_learned_find(learned, route->dcid, route->dcid_len,
+                                 ngx_current_msec, cids->timeout);
 
     if (entry == NULL) {
 
         /* it had to make room */
 
-        entry = ngx_stream_quic_pt_cid_insert(shpool->data, route->dcid,
-                                              route->dcid_len);
-        entry->backend = route->backend;
+        entry = quic_lb_learned_insert(learned, route->dcid, route->dcid_len,
+                                       &route->backend.u,
+                                       route->backend.socklen,
+                                       ngx_current_msec);
     }
 
-    ngx_stream_quic_pt_cid_confirm(shpool->data, entry);
+    quic_lb_learned_confirm(learned, entry, ngx_current_msec);
 
-    ngx_shmtx_unlock(&shpool->mutex);
-}
-
-
-/* what is new is not confirmed; there is always room for that */
-
-static ngx_stream_quic_pt_cid_t *
-ngx_stream_quic_pt_cid_insert(ngx_stream_quic_pt_cids_sh_t *sh,
-    const u_char *cid, size_t len)
-{
-    ngx_queue_t               *q;
-    ngx_stream_quic_pt_cid_t  *entry;
-
-    if (ngx_queue_empty(&sh->free)) {
-        q = ngx_queue_head(&sh->unconfirmed);
-        entry = ngx_queue_data(q, ngx_stream_quic_pt_cid_t, queue);
-
-        ngx_stream_quic_pt_cid_remove(sh, entry);
-    }
-
-    q = ngx_queue_head(&sh->free);
-    entry = ngx_queue_data(q, ngx_stream_quic_pt_cid_t, queue);
-
-    entry->confirmed = 0;
-    entry->used = ngx_current_msec;
-    entry->len = (u_char) len;
-    ngx_memcpy(entry->cid, cid, len);
-
-    ngx_queue_remove(q);
-    ngx_queue_insert_tail(&sh->unconfirmed, q);
-
-    sh->lengths[len]++;
-
-    /* the table has room for all entries there are */
-
-    (void) quic_lb_table_insert(&sh->table, &entry->node,
-                                quic_lb_hash(&sh->key, cid, len));
-
-    return entry;
-}
-
-
-static void
-ngx_stream_quic_pt_cid_remove(ngx_stream_quic_pt_cids_sh_t *sh,
-    ngx_stream_quic_pt_cid_t *entry)
-{
-    quic_lb_table_remove(&sh->table, &entry->node);
-
-    sh->lengths[entry->len]--;
-    sh->nconfirmed -= entry->confirmed;
-
-    ngx_queue_remove(&entry->queue);
-    ngx_queue_insert_head(&sh->free, &entry->queue);
-}
-
-
-/* a client has used it */
-
-static void
-ngx_stream_quic_pt_cid_confirm(ngx_stream_quic_pt_cids_sh_t *sh,
-    ngx_stream_quic_pt_cid_t *entry)
-{
-    ngx_queue_t  *q;
-
-    if (!entry->confirmed) {
-
-        if (sh->nconfirmed == sh->confirmed_limit) {
-            q = ngx_queue_head(&sh->confirmed);
-            ngx_stream_quic_pt_cid_remove(sh,
-                        ngx_queue_data(q, ngx_stream_quic_pt_cid_t, queue));
-        }
-
-        entry->confirmed = 1;
-        sh->nconfirmed++;
-    }
-
-    entry->used = ngx_current_msec;
-
-    ngx_queue_remove(&entry->queue);
-    ngx_queue_insert_tail(&sh->confirmed, &entry->queue);
+    ngx_stream_quic_pt_cid_unlock(cids);
 }

@@ -92,6 +92,11 @@ sub conf {
             quic_passthrough lone;
         }
 
+        # a name that has no check is empty
+        upstream none {
+            server $address{good};
+        }
+
         server {
             listen 127.0.0.1:$stats;
             return "\$quic_health_h3\$quic_health_lone\$quic_health_none";

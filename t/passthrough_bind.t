@@ -244,7 +244,7 @@ for my $case (
     ['bind 10.0.0.1; quic_passthrough_bind off;',
      qr/"quic_passthrough_bind" directive is duplicate/],
     ['bind 10.0.0.1 transparent;', undef],
-    ['bind fd00::1;', undef],
+    ['bind fd00::1;', qr/"fd00::1" and .* are not of one address family/],
     ['bind off;', undef],
 ) {
     my ($text, $regex) = @$case;

@@ -333,7 +333,8 @@ for my $case (
     ['zone=a:1m bogus', 'invalid parameter "bogus"'],
     ['zone=a:1m zone=b:1m', 'invalid parameter "zone=b:1m"'],
     ['zone=quic_passthrough:32k', 'quic_passthrough'],
-    ['zone=nowhere', 'zero size shared memory zone "nowhere"'],
+    ['zone=nowhere',
+     'zone "nowhere" of "quic_passthrough_cid_zone" has no size'],
 ) {
     my ($arguments, $error) = @$case;
     my ($ok, $output) = $t->test_conf(stream => <<"CONF");

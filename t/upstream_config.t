@@ -230,6 +230,29 @@ refused('key_file twice', "$key $raw; key_file $raw; }",
         qr/"key_file" directive is duplicate/);
 
 
+# servers that may not be meant
+
+my $down = qr/\[warn\]\ all\ servers\ of\ upstream\ "u"\ are\ "down",\ no
+              \ new\ connection\ has\ a\ server\ in\ \S+test\.conf:\d+$/mx;
+my $twice = qr/\[warn\]\ "server\ 127\.0\.0\.1:8441"\ is\ more\ than\ once\ in
+               \ upstream\ "u",\ use\ "weight"\ for\ a\ larger\ share
+               \ in\ \S+test\.conf:\d+$/mx;
+
+warned('all servers down', 'quic_maglev; server 127.0.0.1:8441 down;'
+       . 'server 127.0.0.1:8442 down backup; server 127.0.0.1:8443 down;',
+       $down);
+accepted('all but a backup server down', 'quic_maglev;'
+         . 'server 127.0.0.1:8441 down; server 127.0.0.1:8442 backup;');
+warned('a server twice', "quic_maglev; $servers server 127.0.0.1:8441;",
+       $twice);
+warned('a server that is its own backup',
+       "quic_maglev; $servers server 127.0.0.1:8441 backup;", $twice);
+warned('a server and its name',
+       'quic_maglev; server 127.0.0.1:8441; server one.quic-lb.test:8441;',
+       $twice);
+accepted('another port', "quic_maglev; $servers server 127.0.0.2:8441;");
+
+
 # server IDs
 
 accepted('several IDs of one server', "$servers quic_lb 0 { $lengths"
@@ -241,8 +264,8 @@ accepted('IPv6 address in another form', 'server [::1]:8441;'
          . "quic_lb 0 { $lengths server_id 31441a [0:0::0:1]:8441; }");
 accepted('backup server', 'server 127.0.0.1:8440; server 127.0.0.1:8441 backup;'
          . "quic_lb 0 { $lengths $id }");
-accepted('server that is down',
-         "server 127.0.0.1:8441 down; quic_lb 0 { $lengths $id }");
+accepted('server that is down', 'server 127.0.0.1:8441 down;'
+         . "server 127.0.0.1:8442; quic_lb 0 { $lengths $id }");
 accepted('5000 IDs', "$servers quic_lb 0 { $lengths"
          . join('', map { sprintf "server_id %06x 127.0.0.1:844%u;\n", $_,
                           1 + $_ % 2 } 1 .. 5000) . '}');
@@ -372,6 +395,18 @@ SKIP: {
 
 # variables
 
+my $checked = "zone z 256k; quic_maglev; quic_health_check; $servers";
+my $format = 'access_log off; log_format f "$quic_health_';
+
+accepted('the health of an upstream', $checked, "$format" . 'u";');
+refused('the health of no upstream', $checked,
+        'unknown "quic_health_v" variable, there is no upstream "v" (the'
+        . ' upstreams are "u")', "$format" . 'v";');
+warned('the health of an upstream without a check', "quic_maglev; $servers",
+       qr/\[warn\]\ the\ variable\ "quic_health_u"\ is\ empty\ without
+          \ "quic_health_check"\ in\ upstream\ "u"\ in\ \S+test\.conf:\d+$/mx,
+       "$format" . 'u";');
+
 accepted('variables', "$servers quic_maglev;",
          'log_format f "$quic_routed_by $quic_config_id $quic_server_id'
          . ' $quic_dcid $quic_version"; access_log off;');
@@ -403,8 +438,8 @@ sub accepted {
 
 
 sub warned {
-    my ($name, $upstream, $expected) = @_;
-    my ($ok, $output) = check($upstream);
+    my ($name, $upstream, $expected, @stream) = @_;
+    my ($ok, $output) = check($upstream, @stream);
 
     ok($ok, "$name: accepted") or diag($output);
     like($output, $expected, $name);

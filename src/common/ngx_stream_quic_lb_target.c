@@ -10,9 +10,87 @@
 /* lines in a second */
 #define NGX_STREAM_QUIC_LB_COMPLAINTS  8
 
+/* names in a line */
+#define NGX_STREAM_QUIC_LB_NAMES       8
+
 
 static ngx_stream_upstream_srv_conf_t *ngx_stream_quic_lb_target_group(
     ngx_stream_session_t *s, ngx_stream_upstream_resolved_t *ur);
+
+
+ngx_stream_upstream_srv_conf_t *
+ngx_stream_quic_lb_target_upstream(ngx_conf_t *cf, ngx_str_t *name)
+{
+    ngx_uint_t                        i;
+    ngx_stream_upstream_srv_conf_t  **uscfp;
+    ngx_stream_upstream_main_conf_t  *umcf;
+
+    umcf = ngx_stream_conf_get_module_main_conf(cf, ngx_stream_upstream_module);
+    uscfp = umcf->upstreams.elts;
+
+    for (i = 0; i < umcf->upstreams.nelts; i++) {
+
+        if (uscfp[i]->srv_conf
+            && uscfp[i]->host.len == name->len
+            && ngx_strncasecmp(uscfp[i]->host.data, name->data, name->len) == 0)
+        {
+            return uscfp[i];
+        }
+    }
+
+    return NULL;
+}
+
+
+ngx_int_t
+ngx_stream_quic_lb_target_names(ngx_conf_t *cf, ngx_str_t *names)
+{
+    size_t                            len;
+    u_char                           *p;
+    ngx_uint_t                        i, n;
+    ngx_stream_upstream_srv_conf_t  **uscfp;
+    ngx_stream_upstream_main_conf_t  *umcf;
+
+    umcf = ngx_stream_conf_get_module_main_conf(cf, ngx_stream_upstream_module);
+    uscfp = umcf->upstreams.elts;
+
+    len = sizeof("the upstreams are , ...") - 1;
+
+    for (i = 0; i < umcf->upstreams.nelts; i++) {
+        len += sizeof(", \"\"") - 1 + uscfp[i]->host.len;
+    }
+
+    names->data = ngx_pnalloc(cf->temp_pool, len);
+    if (names->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = names->data;
+    n = 0;
+
+    for (i = 0; i < umcf->upstreams.nelts; i++) {
+
+        if (uscfp[i]->srv_conf == NULL) {
+            continue;
+        }
+
+        if (n == NGX_STREAM_QUIC_LB_NAMES) {
+            p = ngx_sprintf(p, ", ...");
+            break;
+        }
+
+        p = ngx_sprintf(p, "%s\"%V\"", n++ ? ", " : "the upstreams are ",
+                        &uscfp[i]->host);
+    }
+
+    if (n == 0) {
+        p = ngx_sprintf(p, "there are none");
+    }
+
+    names->len = p - names->data;
+
+    return NGX_OK;
+}
 
 
 ngx_uint_t

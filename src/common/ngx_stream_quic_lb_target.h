@@ -33,6 +33,15 @@ typedef struct {
 } ngx_stream_quic_lb_complaints_t;
 
 
+/*
+ * For messages: upstream returns the block |name|, or NULL; names makes |names|
+ * the text "the upstreams are "a", "b"", of a few of them.
+ */
+
+ngx_stream_upstream_srv_conf_t *ngx_stream_quic_lb_target_upstream(
+    ngx_conf_t *cf, ngx_str_t *name);
+ngx_int_t ngx_stream_quic_lb_target_names(ngx_conf_t *cf, ngx_str_t *names);
+
 /* NGX_LOG_ERR for a line that may be logged, else NGX_LOG_DEBUG */
 
 ngx_uint_t ngx_stream_quic_lb_target_level(

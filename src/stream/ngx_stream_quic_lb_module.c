@@ -6,7 +6,7 @@
 
 /*
  * The part of passthrough that belongs to nginx's core and not to its stream
- * module: a check that needs the number of workers, and the processes' life.
+ * module: checks that need all of the configuration, and the processes' life.
  */
 
 
@@ -58,6 +58,10 @@ ngx_stream_quic_lb_init_conf(ngx_cycle_t *cycle, void *conf)
     ngx_core_conf_t  *ccf;
 
     ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
+
+    if (ngx_stream_quic_pt_check_cycle(cycle) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
 
     if (ccf->master == 0 || ccf->worker_processes < 2) {
         return ngx_stream_quic_lb_connections(cycle);

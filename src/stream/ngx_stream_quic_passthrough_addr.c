@@ -31,8 +31,6 @@ static ngx_int_t ngx_stream_quic_pt_addr_add_upstreams(ngx_conf_t *cf,
     ngx_stream_quic_lb_router_t *router, ngx_stream_core_srv_conf_t *cscf);
 static ngx_int_t ngx_stream_quic_pt_addr_check_upstream(ngx_conf_t *cf,
     ngx_stream_upstream_srv_conf_t *uscf);
-static ngx_stream_core_srv_conf_t *ngx_stream_quic_pt_addr_default_server(
-    ngx_listening_t *ls);
 static ngx_stream_quic_pt_router_t *ngx_stream_quic_pt_addr_find_router(
     ngx_cycle_t *cycle, struct sockaddr *sockaddr, socklen_t socklen);
 
@@ -77,7 +75,8 @@ ngx_stream_quic_pt_addr_init_port(ngx_conf_t *cf, ngx_stream_conf_port_t *port)
         }
 
         if (wanted
-            && ngx_stream_quic_pt_addr_init_router(cf, &addr[i]) != NGX_OK)
+            && (ngx_stream_quic_pt_check_addr(cf, &addr[i]) != NGX_OK
+                || ngx_stream_quic_pt_addr_init_router(cf, &addr[i]) != NGX_OK))
         {
             return NGX_ERROR;
         }
@@ -294,14 +293,14 @@ ngx_stream_quic_pt_listening(ngx_listening_t *ls)
     }
 
     return ngx_stream_quic_pt_addr_is_content(
-                                    ngx_stream_quic_pt_addr_default_server(ls));
+                                         ngx_stream_quic_pt_default_server(ls));
 }
 
 
 /* all the servers of a socket agree, so any address will do */
 
-static ngx_stream_core_srv_conf_t *
-ngx_stream_quic_pt_addr_default_server(ngx_listening_t *ls)
+ngx_stream_core_srv_conf_t *
+ngx_stream_quic_pt_default_server(ngx_listening_t *ls)
 {
     ngx_stream_port_t      *port;
     ngx_stream_in_addr_t   *addr;
@@ -328,7 +327,7 @@ ngx_stream_quic_pt_srv_conf_t *
 ngx_stream_quic_pt_srv_conf(ngx_listening_t *ls)
 {
     return ngx_stream_get_module_srv_conf(
-               ngx_stream_quic_pt_addr_default_server(ls)->ctx,
+               ngx_stream_quic_pt_default_server(ls)->ctx,
                ngx_stream_quic_passthrough_module);
 }
 

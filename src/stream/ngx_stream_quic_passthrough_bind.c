@@ -20,6 +20,8 @@
 
 static char *ngx_stream_quic_pt_bind_address(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_stream_quic_pt_bind_t *bind, ngx_str_t *value);
+static void ngx_stream_quic_pt_bind_test(ngx_conf_t *cf, ngx_command_t *cmd,
+    ngx_addr_t *addr);
 static char *ngx_stream_quic_pt_bind_transparent(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_stream_quic_pt_bind_t *bind, ngx_str_t *value);
 #if (NGX_HAVE_INET6)
@@ -83,6 +85,11 @@ ngx_stream_quic_passthrough_bind(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     pscf->bind = bind;
 
     if (cf->args->nelts == 2) {
+
+        if (bind->addr) {
+            ngx_stream_quic_pt_bind_test(cf, cmd, bind->addr);
+        }
+
         return NGX_CONF_OK;
     }
 
@@ -123,6 +130,40 @@ ngx_stream_quic_pt_bind_address(ngx_conf_t *cf, ngx_command_t *cmd,
     bind->addr->name = *value;
 
     return NGX_CONF_OK;
+}
+
+
+/* it may be an address that another machine has now */
+
+static void
+ngx_stream_quic_pt_bind_test(ngx_conf_t *cf, ngx_command_t *cmd,
+    ngx_addr_t *addr)
+{
+    ngx_err_t     err;
+    ngx_socket_t  fd;
+
+    fd = ngx_socket(addr->sockaddr->sa_family, SOCK_DGRAM, 0);
+
+    if (fd == (ngx_socket_t) -1) {
+        ngx_conf_log_error(NGX_LOG_WARN, cf, ngx_socket_errno,
+                           ngx_socket_n " for \"%V %V\" failed",
+                           &cmd->name, &addr->name);
+        return;
+    }
+
+    if (bind(fd, addr->sockaddr, addr->socklen) == -1) {
+        err = ngx_socket_errno;
+
+        ngx_conf_log_error(NGX_LOG_WARN, cf, err,
+                           "\"%V %V\": nothing can be sent from this address "
+                           "until the machine has it, or with \"transparent\"",
+                           &cmd->name, &addr->name);
+    }
+
+    if (ngx_close_socket(fd) == -1) {
+        ngx_conf_log_error(NGX_LOG_ALERT, cf, ngx_socket_errno,
+                           ngx_close_socket_n " failed");
+    }
 }
 
 

@@ -130,7 +130,8 @@ ngx_stream_quic_pt_cid_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
 
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid parameter \"%V\" of \"%V\"",
+                           "invalid parameter \"%V\" of \"%V\", it must be "
+                           "\"zone=name[:size]\" or \"timeout=time\"",
                            &value[i], &cmd->name);
         return NGX_CONF_ERROR;
     }
@@ -202,7 +203,8 @@ invalid:
 
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                        "invalid parameter \"%V\" of "
-                       "\"quic_passthrough_cid_zone\"", value);
+                       "\"quic_passthrough_cid_zone\", it must be "
+                       "\"zone=name[:size]\"", value);
 
     return NGX_ERROR;
 }

@@ -24,6 +24,11 @@ static char *ngx_stream_quic_pt_merge_srv_conf(ngx_conf_t *cf, void *parent,
     void *child);
 static char *ngx_stream_quic_passthrough(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static void ngx_stream_quic_pt_unhook(ngx_conf_t *cf);
+static ngx_int_t ngx_stream_quic_pt_init_upstream(ngx_conf_t *cf,
+    ngx_stream_upstream_srv_conf_t *us);
+static void ngx_stream_quic_pt_unused(ngx_conf_t *cf,
+    ngx_stream_quic_pt_srv_conf_t *conf);
 static ngx_int_t ngx_stream_quic_pt_init(ngx_conf_t *cf);
 
 
@@ -151,6 +156,8 @@ ngx_stream_quic_pt_create_srv_conf(ngx_conf_t *cf)
 {
     ngx_stream_quic_pt_srv_conf_t  *pscf;
 
+    ngx_stream_quic_pt_unhook(cf);
+
     pscf = ngx_pcalloc(cf->pool, sizeof(ngx_stream_quic_pt_srv_conf_t));
     if (pscf == NULL) {
         return NULL;
@@ -183,6 +190,8 @@ ngx_stream_quic_pt_merge_srv_conf(ngx_conf_t *cf, void *parent, void *child)
 {
     ngx_stream_quic_pt_srv_conf_t  *prev = parent;
     ngx_stream_quic_pt_srv_conf_t  *conf = child;
+
+    ngx_stream_quic_pt_unused(cf, conf);
 
     ngx_conf_merge_ptr_value(conf->cids, prev->cids, NULL);
     ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 60000);
@@ -276,7 +285,114 @@ ngx_stream_quic_passthrough(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_ERROR;
     }
 
+    if (pscf->upstream->srv_conf == NULL
+        && pscf->upstream->port == 0
+        && pscf->upstream->peer.init_upstream == NULL)
+    {
+        pscf->upstream->peer.init_upstream = ngx_stream_quic_pt_init_upstream;
+    }
+
     return NGX_CONF_OK;
+}
+
+
+/* the "upstream" has come after all, and may have any balancer */
+
+static void
+ngx_stream_quic_pt_unhook(ngx_conf_t *cf)
+{
+    ngx_uint_t                        i;
+    ngx_stream_upstream_srv_conf_t  **uscfp;
+    ngx_stream_upstream_main_conf_t  *umcf;
+
+    /* the "stream" block itself: there are no upstreams yet */
+
+    if (cf->module_type != NGX_STREAM_MODULE) {
+        return;
+    }
+
+    umcf = ngx_stream_conf_get_module_main_conf(cf,
+                                                ngx_stream_upstream_module);
+    uscfp = umcf->upstreams.elts;
+
+    for (i = 0; i < umcf->upstreams.nelts; i++) {
+
+        if ((uscfp[i]->flags & NGX_STREAM_UPSTREAM_CREATE)
+            && uscfp[i]->peer.init_upstream == ngx_stream_quic_pt_init_upstream)
+        {
+            uscfp[i]->peer.init_upstream = NULL;
+        }
+    }
+}
+
+
+/* nginx would say "no port" alone of a name that is mistyped */
+
+static ngx_int_t
+ngx_stream_quic_pt_init_upstream(ngx_conf_t *cf,
+    ngx_stream_upstream_srv_conf_t *us)
+{
+    ngx_str_t  names;
+
+    if (ngx_stream_quic_lb_target_names(cf, &names) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                  "no port in upstream \"%V\", and no \"upstream\" block has "
+                  "this name (%V) in %s:%ui",
+                  &us->host, &names, us->file_name, us->line);
+
+    return NGX_ERROR;
+}
+
+
+/* what is set in a server that has no use for it */
+
+static void
+ngx_stream_quic_pt_unused(ngx_conf_t *cf, ngx_stream_quic_pt_srv_conf_t *conf)
+{
+    char                        *name;
+    ngx_stream_core_srv_conf_t  *cscf;
+
+    cscf = ngx_stream_conf_get_module_srv_conf(cf, ngx_stream_core_module);
+
+    if (cscf->handler == ngx_stream_quic_pt_session_handler) {
+        return;
+    }
+
+    if (conf->cids != NGX_CONF_UNSET_PTR) {
+        name = "cid_zone";
+
+    } else if (conf->timeout != NGX_CONF_UNSET_MSEC) {
+        name = "timeout";
+
+    } else if (conf->rcvbuf != NGX_CONF_UNSET_SIZE) {
+        name = "socket_rcvbuf";
+
+    } else if (conf->sndbuf != NGX_CONF_UNSET_SIZE) {
+        name = "socket_sndbuf";
+
+    } else if (conf->bind != NGX_CONF_UNSET_PTR) {
+        name = "bind";
+
+    } else if (conf->address_flows != NGX_CONF_UNSET) {
+        name = "address_flows";
+
+    } else if (conf->retry_mode != NGX_CONF_UNSET_UINT) {
+        name = "retry";
+
+    } else if (conf->retry_keys != NGX_CONF_UNSET_PTR) {
+        name = "retry_key";
+
+    } else {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+                  "\"quic_passthrough_%s\" has no effect without "
+                  "\"quic_passthrough\" in the same server in %s:%ui",
+                  name, cscf->file_name, cscf->line);
 }
 
 
@@ -314,7 +430,9 @@ ngx_stream_quic_pt_init(ngx_conf_t *cf)
         }
     }
 
-    if (ngx_stream_quic_pt_session_init(cf) != NGX_OK) {
+    if (ngx_stream_quic_pt_check_servers(cf) != NGX_OK
+        || ngx_stream_quic_pt_session_init(cf) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 

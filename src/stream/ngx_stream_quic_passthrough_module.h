@@ -626,20 +626,38 @@ struct ngx_stream_quic_pt_leg_s {
     ngx_min((flow)->timeout, NGX_STREAM_QUIC_PT_HALF_OPEN)
 
 
+/* flows of a worker, a quarter of its connections */
+
+#define ngx_stream_quic_pt_half_open_limit(cycle)                             \
+    ngx_max((ngx_uint_t) (cycle)->connection_n / 4, 1)
+
+
 #define ngx_stream_quic_pt_count(worker, counter, n)                          \
     (void) ngx_atomic_fetch_add(&(worker)->counters[counter], n)
 
 
 /*
+ * _check.c: log what nginx takes but cannot work, and return NGX_ERROR, or may
+ * not be meant, and return NGX_OK.  addr is for an address of this module.
+ */
+
+ngx_int_t ngx_stream_quic_pt_check_servers(ngx_conf_t *cf);
+ngx_int_t ngx_stream_quic_pt_check_addr(ngx_conf_t *cf,
+    ngx_stream_conf_addr_t *addr);
+ngx_int_t ngx_stream_quic_pt_check_cycle(ngx_cycle_t *cycle);
+
+/*
  * _addr.c: init_port checks the servers of a port and makes the routers of its
  * addresses, or returns NGX_ERROR, logged.  Then: whether this module reads the
- * socket of |ls|, the configuration of a server on it, and the routers of its
+ * socket of |ls|, a server on it and its configuration, and the routers of its
  * addresses, in their order.
  */
 
 ngx_int_t ngx_stream_quic_pt_addr_init_port(ngx_conf_t *cf,
     ngx_stream_conf_port_t *port);
 ngx_uint_t ngx_stream_quic_pt_listening(ngx_listening_t *ls);
+ngx_stream_core_srv_conf_t *ngx_stream_quic_pt_default_server(
+    ngx_listening_t *ls);
 ngx_stream_quic_pt_srv_conf_t *ngx_stream_quic_pt_srv_conf(
     ngx_listening_t *ls);
 ngx_stream_quic_pt_router_t **ngx_stream_quic_pt_routers(ngx_cycle_t *cycle,

@@ -84,7 +84,9 @@ ngx_stream_quic_passthrough_retry(ngx_conf_t *cf, ngx_command_t *cmd,
     for (i = 2; i < cf->args->nelts; i++) {
         if (ngx_stream_quic_pt_retry_parameter(pscf, &value[i]) != NGX_OK) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "invalid parameter \"%V\" in \"%V\" directive",
+                               "invalid parameter \"%V\" in \"%V\" directive, "
+                               "it must be \"v2\" or, with \"adaptive\", "
+                               "\"threshold=number\"",
                                &value[i], &cmd->name);
             return NGX_CONF_ERROR;
         }

@@ -70,7 +70,7 @@ ngx_stream_quic_pt_worker_init(ngx_cycle_t *cycle,
      * Flows leave some to all else that the worker does.
      */
 
-    worker->half_open_limit = ngx_max(cycle->connection_n / 4, 1);
+    worker->half_open_limit = ngx_stream_quic_pt_half_open_limit(cycle);
     worker->reserve = cycle->connection_n / 16;
 
     worker->leg_limit = cycle->connection_n;

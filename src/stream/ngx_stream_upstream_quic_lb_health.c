@@ -37,8 +37,6 @@ static ngx_uint_t ngx_stream_quic_lb_health_prefix(ngx_str_t *value,
 static ngx_int_t ngx_stream_quic_lb_health_number(ngx_str_t *value,
     ngx_int_t max);
 
-static ngx_stream_quic_lb_health_t *ngx_stream_quic_lb_health_of(
-    ngx_stream_upstream_srv_conf_t *us);
 static ngx_uint_t ngx_stream_quic_lb_health_loaded(ngx_cycle_t *cycle);
 static void ngx_stream_quic_lb_health_copy(ngx_stream_quic_lb_health_t *health,
     ngx_stream_upstream_rr_peers_t *peers);
@@ -232,7 +230,7 @@ ngx_stream_quic_lb_health_find(ngx_stream_upstream_main_conf_t *umcf,
 }
 
 
-static ngx_stream_quic_lb_health_t *
+ngx_stream_quic_lb_health_t *
 ngx_stream_quic_lb_health_of(ngx_stream_upstream_srv_conf_t *us)
 {
     ngx_stream_upstream_quic_lb_srv_conf_t  *qcf;

@@ -104,7 +104,10 @@ ngx_int_t ngx_stream_quic_lb_health_init_module(ngx_cycle_t *cycle);
 ngx_int_t ngx_stream_quic_lb_health_init_process(ngx_cycle_t *cycle);
 void ngx_stream_quic_lb_health_exit_process(ngx_cycle_t *cycle);
 
-/* returns the check of the upstream |host|, or NULL */
+/* both return the check of an upstream, or NULL */
+
+ngx_stream_quic_lb_health_t *ngx_stream_quic_lb_health_of(
+    ngx_stream_upstream_srv_conf_t *us);
 
 ngx_stream_quic_lb_health_t *ngx_stream_quic_lb_health_find(
     ngx_stream_upstream_main_conf_t *umcf, ngx_str_t *host);
@@ -117,6 +120,13 @@ void ngx_stream_quic_lb_health_set(ngx_stream_quic_lb_health_t *health,
 /* ngx_stream_upstream_quic_lb_health_variable.c */
 
 ngx_int_t ngx_stream_quic_lb_health_add_variables(ngx_conf_t *cf);
+
+/*
+ * Logs names of variables that are no upstream's with a check.  Returns NGX_OK,
+ * or NGX_ERROR if there is no such upstream.
+ */
+
+ngx_int_t ngx_stream_quic_lb_health_check_variables(ngx_conf_t *cf);
 
 /* ngx_stream_upstream_quic_lb_target.c */
 

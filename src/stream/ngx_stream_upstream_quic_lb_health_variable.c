@@ -14,8 +14,8 @@
 #include <ngx_event.h>
 #include <ngx_stream.h>
 
+#include "ngx_stream_quic_lb_target.h"
 #include "ngx_stream_upstream_quic_lb_health.h"
-
 
 
 static ngx_int_t ngx_stream_quic_lb_health_variable(ngx_stream_session_t *s,
@@ -24,6 +24,8 @@ static size_t ngx_stream_quic_lb_health_print(
     ngx_stream_upstream_rr_peers_t *peers, u_char *dst, size_t size);
 static char *ngx_stream_quic_lb_health_word(
     ngx_stream_upstream_rr_peer_t *peer);
+static ngx_int_t ngx_stream_quic_lb_health_check_variable(ngx_conf_t *cf,
+    ngx_str_t *variable);
 
 
 /* the name of the upstream follows */
@@ -161,4 +163,65 @@ ngx_stream_quic_lb_health_word(ngx_stream_upstream_rr_peer_t *peer)
     default: /* NGX_STREAM_QUIC_LB_HEALTH_GARBAGE */
         return "garbage";
     }
+}
+
+
+ngx_int_t
+ngx_stream_quic_lb_health_check_variables(ngx_conf_t *cf)
+{
+    ngx_str_t                    *prefix;
+    ngx_uint_t                    i;
+    ngx_stream_variable_t        *v;
+    ngx_stream_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_stream_conf_get_module_main_conf(cf, ngx_stream_core_module);
+
+    prefix = &ngx_stream_quic_lb_health_name;
+    v = cmcf->variables.elts;
+
+    for (i = 0; i < cmcf->variables.nelts; i++) {
+
+        if (v[i].name.len >= prefix->len
+            && ngx_strncmp(v[i].name.data, prefix->data, prefix->len) == 0
+            && ngx_stream_quic_lb_health_check_variable(cf, &v[i].name)
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_stream_quic_lb_health_check_variable(ngx_conf_t *cf, ngx_str_t *variable)
+{
+    ngx_str_t                        host, names;
+    ngx_stream_upstream_srv_conf_t  *us;
+
+    host.data = variable->data + ngx_stream_quic_lb_health_name.len;
+    host.len = variable->len - ngx_stream_quic_lb_health_name.len;
+
+    us = ngx_stream_quic_lb_target_upstream(cf, &host);
+
+    if (us == NULL) {
+        if (ngx_stream_quic_lb_target_names(cf, &names) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "unknown \"%V\" variable, there is no upstream"
+                           " \"%V\" (%V)", variable, &host, &names);
+        return NGX_ERROR;
+    }
+
+    if (ngx_stream_quic_lb_health_of(us) == NULL) {
+        ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+                      "the variable \"%V\" is empty without"
+                      " \"quic_health_check\" in upstream \"%V\" in %s:%ui",
+                      variable, &us->host, us->file_name, us->line);
+    }
+
+    return NGX_OK;
 }

@@ -269,6 +269,11 @@ ngx_stream_upstream_quic_lb_postconfiguration(ngx_conf_t *cf)
         }
 
         if (ngx_stream_quic_lb_balances(uscfp[i])) {
+
+            if (ngx_stream_quic_lb_check_servers(cf, uscfp[i]) != NGX_OK) {
+                return NGX_ERROR;
+            }
+
             continue;
         }
 
@@ -287,7 +292,7 @@ ngx_stream_upstream_quic_lb_postconfiguration(ngx_conf_t *cf)
         }
     }
 
-    return NGX_OK;
+    return ngx_stream_quic_lb_health_check_variables(cf);
 }
 
 

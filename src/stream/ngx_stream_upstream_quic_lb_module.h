@@ -25,6 +25,17 @@
 
 ngx_uint_t ngx_stream_quic_lb_balances(ngx_stream_upstream_srv_conf_t *uscf);
 
+/*
+ * _check.c: log warnings of an upstream whose lines are all known.  servers is
+ * for any upstream, and returns NGX_OK or NGX_ERROR; server_ids is for one that
+ * passthrough uses without a zone of learned connection IDs.
+ */
+
+ngx_int_t ngx_stream_quic_lb_check_servers(ngx_conf_t *cf,
+    ngx_stream_upstream_srv_conf_t *us);
+void ngx_stream_quic_lb_check_server_ids(ngx_conf_t *cf,
+    ngx_stream_upstream_srv_conf_t *us);
+
 
 extern ngx_module_t  ngx_stream_upstream_quic_lb_module;
 

@@ -23,6 +23,7 @@ octets.  Each has a socket of its own.
     bit             the same with one bit flipped
     other           the same from another port
     expired         one that was good a second ago
+    small           the same in 1199 octets
     bogus           an expired one in an Initial that is not encrypted
     key=FILE        a good one of another key
 
@@ -68,7 +69,7 @@ class Probe:
         self.socket = self.fresh()
 
     def fresh(self):
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock = socket.socket(self.options.family, socket.SOCK_DGRAM)
         sock.connect(self.options.remote)
         sock.settimeout(PATIENCE)
         return sock
@@ -224,8 +225,9 @@ def run(case, options):
         token = probe.first()
         probe.socket = probe.fresh()
 
-    elif case in ("expired", "bogus"):
+    elif case in ("expired", "small", "bogus"):
         token = minted(probe, options.secret, time.time() - 2)
+        probe.size -= case == "small"
         probe.plain = case == "bogus"
 
     elif case.startswith("key="):
@@ -248,6 +250,8 @@ def main():
     parser.add_argument("case", nargs="+")
     options = parser.parse_args()
     options.remote = parse_address(options.connect)
+    options.family = socket.AF_INET6 if ":" in options.remote[0] \
+        else socket.AF_INET
 
     with open(options.key, "rb") as file:
         options.secret = file.read()

@@ -221,6 +221,30 @@ is($lost, 0, 'those with a flow go on');
 $t->stop('TERM');
 
 
+# half-open flows make no room for each other's legs
+
+conf(connections => 64);
+$t->start();
+udp_drain(@backends);
+
+@clients = map { udp_connect('127.0.0.1', $port, "127.0.0.$_") } 2 .. 9;
+my @firsts = map { half_open($_, 0) } @clients;
+is(scalar(grep { defined } @firsts), @clients, 'half-open flows');
+
+# they ask for more legs than there are connections
+
+for my $other (@clients[4 .. 7]) {
+    half_open($other, $_) for 1 .. LEGS - 1;
+}
+
+$counters = $t->counters($stats);
+cmp_ok($counters->{overload}, '>', 0, 'no connections for more legs');
+is($counters->{evicted}, 0, 'no flow makes room for them');
+is_deeply([map { half_open($_, 0) } @clients], \@firsts, 'all flows go on');
+
+$t->stop('TERM');
+
+
 # more clients than open files, and what else has these
 
 conf(connections => 512, main => 'worker_rlimit_nofile ' . FILES . ';');
@@ -288,6 +312,28 @@ sub new_client {
     my ($ready) = IO::Select->new(@backends)->can_read($seconds // 5)
         or return 0;
     return (udp_receive($ready, 0) // '') eq $first;
+}
+
+
+# the port from which the server with this number gets the first datagram of
+# a connection, which is not answered; undefined: it is dropped
+
+sub half_open {
+    my ($from, $number) = @_;
+    my $datagram = initial("\x08" . chr($number) . 'nonce77', 'client');
+    my $overload = $t->counters($stats)->{overload};
+
+    $from->send($datagram);
+
+    my $ready = $t->wait_for('a leg or none', sub {
+        IO::Select->new($backends[$number])->can_read(0)
+        || $t->counters($stats)->{overload} > $overload && 'none'
+    });
+    return undef if $ready eq 'none';
+
+    my $leg = $backends[$number]->recv(my $got, 2048);
+
+    return $got eq $datagram ? (unpack_sockaddr_in($leg))[0] : undef;
 }
 
 

@@ -88,6 +88,13 @@ test_varint(void)
                "varint %zu cut to %zu octets", i, len);
         }
 
+        ok(quic_lb_buf_read_varint(cases[i].in, cases[i].in + cases[i].len,
+                                   &value)
+           == cases[i].in + cases[i].len && value == cases[i].value,
+           "varint %zu, at the end, is %" PRIu64, i, cases[i].value);
+
+        value = 1;
+
         ok(quic_lb_buf_read_varint(cases[i].in, cases[i].in + 8, &value)
            == cases[i].in + cases[i].len && value == cases[i].value,
            "varint %zu is %" PRIu64, i, cases[i].value);

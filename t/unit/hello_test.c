@@ -53,6 +53,7 @@ static void test_refused_names(void);
 static void test_alpn(void);
 static void test_extensions(void);
 static void test_fields(void);
+static void test_vectors(void);
 static void test_truncated(void);
 static void test_lengths(void);
 
@@ -94,6 +95,7 @@ main(void)
     test_alpn();
     test_extensions();
     test_fields();
+    test_vectors();
     test_truncated();
     test_lengths();
 
@@ -354,6 +356,58 @@ test_fields(void)
         m.data[cases[i].offset] = cases[i].value;
 
         ok(parse(&hello, &m) == cases[i].rc, "%s", cases[i].name);
+    }
+}
+
+
+/* the fields whose length is a choice, at their bounds */
+
+static void
+test_vectors(void)
+{
+    size_t            i;
+    message_t         m;
+    quic_lb_hello_t   hello;
+
+    static const uint8_t  octets[256] = { 0 };
+
+    static const struct {
+        size_t  session;
+        size_t  suites;
+        size_t  methods;
+        int     rc;
+    } cases[] = {
+        { 0, 2, 1, QUIC_LB_OK },
+        { 1, 2, 1, QUIC_LB_OK },
+        { 32, 2, 1, QUIC_LB_OK },
+        { 33, 2, 1, QUIC_LB_ERR_INVALID },
+        { 64, 2, 1, QUIC_LB_ERR_INVALID },
+        { 0, 0, 1, QUIC_LB_ERR_INVALID },
+        { 0, 1, 1, QUIC_LB_ERR_INVALID },
+        { 0, 256, 1, QUIC_LB_OK },
+        { 0, 2, 0, QUIC_LB_ERR_INVALID },
+        { 0, 2, 255, QUIC_LB_OK },
+        { 32, 256, 255, QUIC_LB_OK }
+    };
+
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        m.len = 0;
+        put(&m, "\1\0", 2);
+        put_integer(&m, 2 + 32 + 1 + cases[i].session + 2 + cases[i].suites
+                        + 1 + cases[i].methods + 2, 2);
+        put(&m, "\3\3", 2);
+        put(&m, octets, 32);
+        put_integer(&m, cases[i].session, 1);
+        put(&m, octets, cases[i].session);
+        put_integer(&m, cases[i].suites, 2);
+        put(&m, octets, cases[i].suites);
+        put_integer(&m, cases[i].methods, 1);
+        put(&m, octets, cases[i].methods);
+        put_integer(&m, 0, 2);
+
+        ok(parse(&hello, &m) == cases[i].rc,
+           "session ID of %zu octets, cipher suites of %zu, methods of %zu",
+           cases[i].session, cases[i].suites, cases[i].methods);
     }
 }
 

@@ -387,6 +387,18 @@ test_expected(void)
        && opened.number == (UINT64_C(1) << 62) - 1, "the largest");
     ok(open_number(1, 0x200, 0, &opened) == QUIC_LB_ERR_INVALID,
        "too far from the expected");
+
+    /* as near to either side */
+
+    ok(open_number(1, 0x200, 0x180, &opened) == QUIC_LB_OK
+       && opened.number == 0x200, "half a window ahead, not behind");
+    ok(open_number(1, 0x180, 0x100, &opened) == QUIC_LB_OK
+       && opened.number == 0x180, "half a window ahead");
+    ok(open_number(1, (UINT64_C(1) << 62) - 256, (UINT64_C(1) << 62) - 1,
+                   &opened)
+       == QUIC_LB_OK
+       && opened.number == (UINT64_C(1) << 62) - 256,
+       "far behind, as numbers end there");
 }
 
 

@@ -29,6 +29,8 @@ static void test_leaving(void);
 static void test_order(void);
 static void test_duplicates(void);
 static void test_names(void);
+static void test_prefixes(void);
+static void test_equal_peers(void);
 static void test_extreme_weights(void);
 static void test_model(void);
 
@@ -70,6 +72,8 @@ main(void)
     test_order();
     test_duplicates();
     test_names();
+    test_prefixes();
+    test_equal_peers();
     test_extreme_weights();
     test_model();
 
@@ -103,6 +107,8 @@ test_is_prime(void)
 static void
 test_range(void)
 {
+    uint32_t  *largest;
+
     set_peers(8);
 
     memset(table, 0xa5, sizeof(table));
@@ -117,6 +123,14 @@ test_range(void)
        "a prime over the largest size");
     ok(build(table, 11, 0) == QUIC_LB_ERR_RANGE, "no peers");
     ok(build(table, 7, 8) == QUIC_LB_ERR_RANGE, "more peers than slots");
+
+    largest = malloc(QUIC_LB_MAGLEV_SIZE_MAX * sizeof(uint32_t));
+
+    ok(largest != NULL
+       && build(largest, QUIC_LB_MAGLEV_SIZE_MAX, 1) == QUIC_LB_OK,
+       "the largest size");
+
+    free(largest);
 
     peers[3].weight = 0;
 
@@ -376,6 +390,21 @@ test_duplicates(void)
 
     ok(!failed, "peers of one name in any order");
 
+    /* only the lighter one first can be right, whatever came first */
+
+    for (n = 0; n < 2; n++) {
+        set_peers(2);
+        peers[1].name = peers[0].name;
+        peers[1].name_len = peers[0].name_len;
+        peers[n].weight = 4;
+        peers[1 - n].weight = 3;
+
+        failed += build(other, SIZE, 2) != QUIC_LB_OK
+                  || peers[0].weight != 3 || peers[1].weight != 4;
+    }
+
+    ok(!failed, "the lighter one of a name first");
+
     (void) count(table, SIZE, PEERS);
     ok(counts[2] > SIZE * 0.74 && counts[2] < SIZE * 0.76,
        "their shares add up: %" PRIu32 " slots", counts[2]);
@@ -403,6 +432,119 @@ test_names(void)
     ok(peers[0].name_len == 0 && peers[1].name_len == 1
        && peers[2].name[2] == 'b' && peers[3].name[2] == 'c',
        "sorted");
+}
+
+
+/* names that begin alike, and what is behind the end of the shorter ones */
+
+static void
+test_prefixes(void)
+{
+    int       failed;
+    size_t    i, n;
+    uint32_t  slot, order[4];
+
+    static const char  *texts[] = { "aaaz", "aaab", "aaac", "aaaa" };
+    static const size_t  lens[] = { 3, 4, 4, 2 };
+
+    failed = 0;
+
+    for (n = 0; n < 24; n++) {
+        set_peers(4);
+
+        for (i = 0; i < 4; i++) {
+            peers[i].name = (const uint8_t *) texts[i];
+            peers[i].name_len = lens[i];
+            peers[i].queue = (uint32_t) i;
+        }
+
+        shuffle(n ? 4 : 1);
+
+        for (i = 0; i < 4; i++) {
+            order[i] = peers[i].queue;
+        }
+
+        failed += build(n ? other : table, 251, 4) != QUIC_LB_OK;
+
+        failed += peers[0].name != (const uint8_t *) texts[3]
+                  || peers[1].name != (const uint8_t *) texts[0]
+                  || peers[2].name != (const uint8_t *) texts[1]
+                  || peers[3].name != (const uint8_t *) texts[2];
+
+        for (slot = 0; slot < 251; slot++) {
+            if (n == 0) {
+                table[slot] = order[table[slot]];
+
+            } else {
+                failed += order[other[slot]] != table[slot];
+            }
+        }
+    }
+
+    ok(!failed, "names that begin alike, in any order");
+}
+
+
+/*
+ * Of equal peers the first in the caller's order goes first: what stands
+ * between them does not count.
+ */
+
+static void
+test_equal_peers(void)
+{
+    int       failed;
+    size_t    i, j, n, rank;
+    uint32_t  slot, to[20];
+
+    set_peers(2);
+    peers[1] = peers[0];
+
+    ok(build(table, 251, 2) == QUIC_LB_OK && count(table, 251, 2)
+       && counts[0] == 126 && counts[1] == 125,
+       "the first of two equal peers has the odd slot");
+
+    /* 20 peers of 4 names, sorted, and then in many other orders */
+
+    failed = 0;
+
+    for (n = 0; n < 50; n++) {
+        set_peers(20);
+
+        for (i = 0; i < 20; i++) {
+            peers[i].name = (const uint8_t *) names[i / 5];
+            peers[i].name_len = strlen(names[i / 5]);
+            peers[i].weight = 1 + i / 5 % 2;
+        }
+
+        if (n) {
+            shuffle(20);
+        }
+
+        for (i = 0; i < 20; i++) {
+            rank = 0;
+
+            for (j = 0; j < i; j++) {
+                rank += peers[j].name == peers[i].name;
+            }
+
+            to[i] = (uint32_t) (((const char *) peers[i].name - names[0])
+                                / sizeof(names[0]) * 5 + rank);
+        }
+
+        failed += build(n ? other : table, 1009, 20) != QUIC_LB_OK;
+
+        for (slot = 0; slot < 1009; slot++) {
+            if (n == 0) {
+                table[slot] = to[table[slot]];
+
+            } else {
+                failed += to[other[slot]] != table[slot];
+            }
+        }
+    }
+
+    ok(!failed, "equal peers among others keep their order");
 }
 
 

@@ -53,6 +53,8 @@ static void test_nginx(void);
 static void test_open_server(const uint8_t *data, size_t len,
     const char *what);
 static void test_server_lengths(void);
+static void test_forged(void);
+static void test_forged_server(void);
 static void test_token(void);
 static void test_token_bad(void);
 static void test_token_time(void);
@@ -65,6 +67,8 @@ static int whole(void);
 static size_t unhex(uint8_t *to, const char *hex);
 static void derive(quic_lb_retry_keys_t *keys, uint8_t first);
 static void make(const quic_lb_retry_address_t *address, uint8_t *to);
+static size_t forge(uint8_t *data, size_t len, size_t new_len,
+    const uint8_t *key, size_t offset, unsigned value);
 static int open_token(const quic_lb_retry_address_t *address,
     const uint8_t *data, size_t len, uint32_t now);
 static size_t put_initial(uint8_t *data, uint32_t version, const char *dcid,
@@ -169,6 +173,8 @@ main(void)
     test_packet_ranges();
     test_nginx();
     test_server_lengths();
+    test_forged();
+    test_forged_server();
     test_token();
     test_token_bad();
     test_token_time();
@@ -387,6 +393,73 @@ test_server_lengths(void)
     t.scid_len = QUIC_LB_CID_MAX + 1;
     ok(quic_lb_retry_make(&ctx, &keys, &t, &home, iv, to) == QUIC_LB_ERR_RANGE,
        "an SCID that is too long");
+}
+
+
+/* the lengths in a token of the balancer, by who has the key */
+
+static void
+test_forged(void)
+{
+    unsigned  i, which, failed;
+
+    failed = 0;
+
+    for (which = 0; which < 2; which++) {
+        for (i = 0; i < 256; i++) {
+            make(&home, token);
+            (void) forge(token, sizeof(token), sizeof(token), keys.balancer,
+                         20 + which, i);
+
+            failed += open_token(&home, token, sizeof(token), NOW)
+                      != (i <= QUIC_LB_CID_MAX ? QUIC_LB_OK
+                                               : QUIC_LB_ERR_INVALID);
+        }
+    }
+
+    ok(!failed, "lengths in a token that has the right key");
+}
+
+
+/* and in those of a server: its format, the length of the DCID */
+
+static void
+test_forged_server(void)
+{
+    size_t                 len;
+    uint8_t                to[256];
+    unsigned               i, plain, failed;
+    quic_lb_retry_token_t  t;
+
+    static const unsigned  plains[] = { 30, 31, 35, 49, 50, 51, 63, 64, 65 };
+
+    failed = 0;
+
+    for (i = 0; i < 256 * sizeof(plains) / sizeof(plains[0]); i++) {
+        plain = plains[i / 256];
+
+        t = said;
+        t.dcid_len = 0;
+        len = QUIC_LB_RETRY_IV_LEN + (plain < 64 ? plain : 64)
+              + QUIC_LB_RETRY_TAG_LEN;
+
+        failed += quic_lb_retry_make_server(&ctx, &keys, &t, &home, NOW, iv,
+                                            to, len)
+                  != QUIC_LB_OK;
+
+        len = forge(to, len, QUIC_LB_RETRY_IV_LEN + plain
+                             + QUIC_LB_RETRY_TAG_LEN,
+                    keys.server, 29, i % 256);
+
+        failed += quic_lb_retry_open_server(&ctx, &keys, to, len, &home, NOW,
+                                            &t)
+                  != (i % 256 <= QUIC_LB_CID_MAX && i % 256 <= plain - 30
+                      && plain <= QUIC_LB_RETRY_PLAIN_MAX
+                      ? QUIC_LB_OK : QUIC_LB_ERR_INVALID);
+    }
+
+    ok(!failed, "lengths of a server's token and of the DCID in it, %u wrong",
+       failed);
 }
 
 
@@ -751,6 +824,47 @@ make(const quic_lb_retry_address_t *address, uint8_t *to)
     {
         ok(0, "make");
     }
+}
+
+
+/* changes one octet of a token, and its length, and seals it again */
+
+static size_t
+forge(uint8_t *data, size_t len, size_t new_len, const uint8_t *key,
+    size_t offset, unsigned value)
+{
+    int      n;
+    uint8_t  plain[128];
+
+    memset(plain, 0, sizeof(plain));
+
+    len -= QUIC_LB_RETRY_IV_LEN + QUIC_LB_RETRY_TAG_LEN;
+    new_len -= QUIC_LB_RETRY_IV_LEN + QUIC_LB_RETRY_TAG_LEN;
+
+    if (EVP_CipherInit_ex(ctx.token, NULL, NULL, key, data, 0) != 1
+        || EVP_CipherUpdate(ctx.token, plain, &n, data + QUIC_LB_RETRY_IV_LEN,
+                            (int) len)
+           != 1)
+    {
+        ok(0, "forge");
+    }
+
+    plain[offset] = (uint8_t) value;
+
+    if (EVP_CipherInit_ex(ctx.token, NULL, NULL, key, data, 1) != 1
+        || EVP_CipherUpdate(ctx.token, data + QUIC_LB_RETRY_IV_LEN, &n, plain,
+                            (int) new_len)
+           != 1
+        || EVP_CipherFinal_ex(ctx.token, plain, &n) != 1
+        || EVP_CIPHER_CTX_ctrl(ctx.token, EVP_CTRL_AEAD_GET_TAG,
+                               QUIC_LB_RETRY_TAG_LEN,
+                               data + QUIC_LB_RETRY_IV_LEN + new_len)
+           != 1)
+    {
+        ok(0, "forge");
+    }
+
+    return QUIC_LB_RETRY_IV_LEN + new_len + QUIC_LB_RETRY_TAG_LEN;
 }
 
 

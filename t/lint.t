@@ -79,7 +79,7 @@ my %found = map { m{^([^/]+)} ? ($1 => 1) : () } grep { !/^\./ } @files;
 
 is(join(' ', sort keys %found), join(' ', sort @top), 'top level');
 
-for my $file (qw{t/env t/run t/demo .ci/run}) {
+for my $file (qw{t/env t/run t/demo t/mutate .ci/run}) {
     ok(-x "$checkout/$file", "$file is executable");
 }
 

@@ -54,6 +54,7 @@ static void test_room(void);
 static void test_confirmed_room(void);
 static void test_rebuild(void);
 static void test_torn(void);
+static void test_longest(void);
 static void test_killed(const change_t *change);
 
 static size_t step(pid_t pid, const change_t *change, const model_t *before,
@@ -120,6 +121,7 @@ main(void)
     test_confirmed_room();
     test_rebuild();
     test_torn();
+    test_longest();
 
     for (i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
         test_killed(&changes[i]);
@@ -278,11 +280,11 @@ test_torn(void)
 {
     size_t                    i;
     quic_lb_learned_t        *l;
-    quic_lb_learned_entry_t  *entries[5];
+    quic_lb_learned_entry_t  *entries[6];
 
     l = make();
 
-    for (i = 0; i < 5; i++) {
+    for (i = 0; i < 6; i++) {
         entries[i] = insert(l, (unsigned) i, i);
     }
 
@@ -290,11 +292,46 @@ test_torn(void)
     entries[1]->len = 0;
     entries[2]->len = QUIC_LB_CID_MAX + 1;
     entries[3]->address_len = QUIC_LB_LEARNED_ADDRESS + 1;
+    entries[5]->address_len = 0;
     l->dirty = 1;
 
     ok(quic_lb_learned_check(l) == 1 && sound(l), "made anew");
     ok(l->counts[QUIC_LB_LEARNED_UNCONFIRMED] == 1 && find(l, 4) != NULL,
        "what makes no sense is dropped");
+}
+
+
+/* what a rebuild keeps of an entry of the longest ID and the longest address */
+
+static void
+test_longest(void)
+{
+    size_t                    len;
+    uint8_t                   address[QUIC_LB_LEARNED_ADDRESS];
+    quic_lb_learned_t        *l;
+    quic_lb_learned_entry_t  *entry;
+
+    l = make();
+    memset(address, 0x5a, sizeof(address));
+
+    entry = quic_lb_learned_insert(l, id(1), QUIC_LB_CID_MAX, address,
+                                   sizeof(address), 0);
+    l->dirty = 1;
+
+    ok(quic_lb_learned_check(l) == 1
+       && quic_lb_learned_find(l, id(1), QUIC_LB_CID_MAX, 0, TIMEOUT) == entry
+       && memcmp(entry->address, address, sizeof(address)) == 0,
+       "the longest ID and address are kept");
+
+    (void) insert(l, 2, 0);
+
+    for (len = QUIC_LB_CID_MAX + 1; len < 256; len++) {
+        if (quic_lb_learned_find(l, id(1), len, 0, TIMEOUT) != NULL) {
+            break;
+        }
+    }
+
+    ok(len == 256, "longer IDs are in no table, and not read");
 }
 
 

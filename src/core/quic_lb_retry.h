@@ -38,10 +38,24 @@
 #define QUIC_LB_RETRY_PLAIN_MAX  64
 #define QUIC_LB_RETRY_PLAIN_LEN  62
 
-/* the tokens of the balancer, octets */
+/* the tokens of the balancer, octets: the period is in front */
 
 #define QUIC_LB_RETRY_TOKEN_LEN                                               \
-    (QUIC_LB_RETRY_IV_LEN + QUIC_LB_RETRY_PLAIN_LEN + QUIC_LB_RETRY_TAG_LEN)
+    (1 + QUIC_LB_RETRY_IV_LEN + QUIC_LB_RETRY_PLAIN_LEN                       \
+     + QUIC_LB_RETRY_TAG_LEN)
+
+/*
+ * Each period of the time that tokens expire at has its own key, so that a key
+ * is not used for the 2^32 random IVs that GCM allows (NIST SP 800-38D, 8.3):
+ * in 256 s that would be 16 million tokens a second of all balancers together.
+ * Tokens of the period before and behind are opened.
+ */
+
+#define QUIC_LB_RETRY_PERIOD_BITS   8
+
+/* keys of periods that are kept: three may be in use */
+
+#define QUIC_LB_RETRY_PERIODS       4
 
 /* first octet, version, two connection IDs, token, integrity tag */
 
@@ -77,11 +91,24 @@ typedef struct {
 } quic_lb_retry_t;
 
 
-/* both from one secret, the file of "quic_host_key"; to be erased when done */
+/* of one period, by its last bits; derived when it is first needed */
 
 typedef struct {
-    uint8_t             balancer[QUIC_LB_RETRY_KEY_LEN];
-    uint8_t             server[QUIC_LB_RETRY_KEY_LEN];
+    uint32_t            period;
+    int                 derived;
+    uint8_t             key[QUIC_LB_RETRY_KEY_LEN];
+} quic_lb_retry_period_t;
+
+
+/*
+ * All from one secret, the file of "quic_host_key"; to be erased when done.
+ * |balancer| only derives the keys of periods; |server| is nginx's.
+ */
+
+typedef struct {
+    uint8_t                 balancer[QUIC_LB_RETRY_KEY_LEN];
+    uint8_t                 server[QUIC_LB_RETRY_KEY_LEN];
+    quic_lb_retry_period_t  periods[QUIC_LB_RETRY_PERIODS];
 } quic_lb_retry_keys_t;
 
 
@@ -138,14 +165,15 @@ int quic_lb_retry_derive(quic_lb_retry_keys_t *keys, const uint8_t *secret,
 /*
  * Writes a token for the client at |address| that says |token| to |out|, which
  * has room for QUIC_LB_RETRY_TOKEN_LEN octets.  |iv| has QUIC_LB_RETRY_IV_LEN
- * octets, random ones: never use them again with these keys.
+ * octets, random ones: never use them again with these keys.  |keys| keep the
+ * key of the period.
  *
  * Returns QUIC_LB_OK, or with |out| undefined
  * QUIC_LB_ERR_RANGE    a connection ID over QUIC_LB_CID_MAX octets;
  * QUIC_LB_ERR_CRYPTO.
  */
 
-int quic_lb_retry_make(quic_lb_retry_t *ctx, const quic_lb_retry_keys_t *keys,
+int quic_lb_retry_make(quic_lb_retry_t *ctx, quic_lb_retry_keys_t *keys,
     const quic_lb_retry_token_t *token, const quic_lb_retry_address_t *address,
     const uint8_t *iv, uint8_t *out);
 
@@ -156,12 +184,12 @@ int quic_lb_retry_make(quic_lb_retry_t *ctx, const quic_lb_retry_keys_t *keys,
  * Returns QUIC_LB_OK with |token| set, or
  * QUIC_LB_ERR_RANGE    it was made for another address, or has expired: |token|
  *                      is set all the same;
- * QUIC_LB_ERR_INVALID  it was not made with these keys, or has been changed:
- *                      |token| is untouched;
+ * QUIC_LB_ERR_INVALID  it was not made with these keys, has been changed, or
+ *                      its period is too far away: |token| is untouched;
  * QUIC_LB_ERR_CRYPTO   the same.
  */
 
-int quic_lb_retry_open(quic_lb_retry_t *ctx, const quic_lb_retry_keys_t *keys,
+int quic_lb_retry_open(quic_lb_retry_t *ctx, quic_lb_retry_keys_t *keys,
     const uint8_t *data, size_t len, const quic_lb_retry_address_t *address,
     uint32_t now, quic_lb_retry_token_t *token);
 
@@ -169,7 +197,8 @@ int quic_lb_retry_open(quic_lb_retry_t *ctx, const quic_lb_retry_keys_t *keys,
  * Writes a token of |len| octets to |out| that an nginx with this secret takes
  * for that of its own Retry to a client at |address|, until |expires|, in
  * seconds of the server's clock.  Of |token| only the DCID is used.  |iv| as
- * above.  Octets that nginx would not need are zeroes, to make the length.
+ * above, but there are no periods: nginx has one key for all of the time.
+ * Octets that nginx would not need are zeroes, to make the length.
  *
  * Returns QUIC_LB_OK, or with |out| undefined
  * QUIC_LB_ERR_RANGE    |len| is too little for the DCID or more than nginx

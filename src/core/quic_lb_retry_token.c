@@ -1,7 +1,7 @@
 /*
  * Tokens, the balancer's and nginx's.  Each is an IV, AES-256-GCM of the
- * fields, and the tag.  The balancer's fields, the connection IDs filled up
- * with zeroes:
+ * fields, and the tag, the balancer's after the last octet of its period.  The
+ * balancer's fields, the connection IDs filled up with zeroes:
  *
  *   the beginning of SHA-1 of the address   16
  *   the time it expires, in seconds          4
@@ -47,6 +47,8 @@
 
 static int quic_lb_retry_derive_key(uint8_t *key, const uint8_t *prk,
     const char *label);
+static const uint8_t *quic_lb_retry_period_key(quic_lb_retry_keys_t *keys,
+    uint32_t period);
 static int quic_lb_retry_hash(quic_lb_retry_t *ctx,
     const quic_lb_retry_address_t *address, uint8_t *out);
 static int quic_lb_retry_seal(quic_lb_retry_t *ctx, const uint8_t *key,
@@ -80,6 +82,8 @@ quic_lb_retry_derive(quic_lb_retry_keys_t *keys, const uint8_t *secret,
     }
 
     OPENSSL_cleanse(prk, sizeof(prk));
+
+    memset(keys->periods, 0, sizeof(keys->periods));
 
     return rc;
 }
@@ -116,18 +120,64 @@ quic_lb_retry_derive_key(uint8_t *key, const uint8_t *prk, const char *label)
 }
 
 
+/* HMAC is the PRF; NULL: the library has failed */
+
+static const uint8_t *
+quic_lb_retry_period_key(quic_lb_retry_keys_t *keys, uint32_t period)
+{
+    uint8_t                  text[4];
+    unsigned                 len;
+    quic_lb_retry_period_t  *kept;
+
+    kept = &keys->periods[period % QUIC_LB_RETRY_PERIODS];
+
+    if (kept->derived && kept->period == period) {
+        return kept->key;
+    }
+
+    kept->derived = 0;
+
+    text[0] = (uint8_t) (period >> 24);
+    text[1] = (uint8_t) (period >> 16);
+    text[2] = (uint8_t) (period >> 8);
+    text[3] = (uint8_t) period;
+
+    if (HMAC(EVP_sha256(), keys->balancer, QUIC_LB_RETRY_KEY_LEN, text,
+             sizeof(text), kept->key, &len)
+        == NULL)
+    {
+        return NULL;
+    }
+
+    kept->period = period;
+    kept->derived = 1;
+
+    return kept->key;
+}
+
+
 int
-quic_lb_retry_make(quic_lb_retry_t *ctx, const quic_lb_retry_keys_t *keys,
+quic_lb_retry_make(quic_lb_retry_t *ctx, quic_lb_retry_keys_t *keys,
     const quic_lb_retry_token_t *token, const quic_lb_retry_address_t *address,
     const uint8_t *iv, uint8_t *out)
 {
-    int       rc;
-    uint8_t  *p, plain[QUIC_LB_RETRY_PLAIN_LEN], hash[QUIC_LB_RETRY_SHA1_LEN];
+    int             rc;
+    uint8_t        *p, plain[QUIC_LB_RETRY_PLAIN_LEN];
+    uint8_t         hash[QUIC_LB_RETRY_SHA1_LEN];
+    uint32_t        period;
+    const uint8_t  *key;
 
     if (token->dcid_len > QUIC_LB_CID_MAX
         || token->scid_len > QUIC_LB_CID_MAX)
     {
         return QUIC_LB_ERR_RANGE;
+    }
+
+    period = token->expires >> QUIC_LB_RETRY_PERIOD_BITS;
+
+    key = quic_lb_retry_period_key(keys, period);
+    if (key == NULL) {
+        return QUIC_LB_ERR_CRYPTO;
     }
 
     rc = quic_lb_retry_hash(ctx, address, hash);
@@ -153,24 +203,46 @@ quic_lb_retry_make(quic_lb_retry_t *ctx, const quic_lb_retry_keys_t *keys,
     memcpy(plain + QUIC_LB_RETRY_DCID, token->dcid, token->dcid_len);
     memcpy(plain + QUIC_LB_RETRY_SCID, token->scid, token->scid_len);
 
-    return quic_lb_retry_seal(ctx, keys->balancer, iv, plain, sizeof(plain),
-                              out);
+    *out++ = (uint8_t) period;
+
+    return quic_lb_retry_seal(ctx, key, iv, plain, sizeof(plain), out);
 }
 
 
 int
-quic_lb_retry_open(quic_lb_retry_t *ctx, const quic_lb_retry_keys_t *keys,
+quic_lb_retry_open(quic_lb_retry_t *ctx, quic_lb_retry_keys_t *keys,
     const uint8_t *data, size_t len, const quic_lb_retry_address_t *address,
     uint32_t now, quic_lb_retry_token_t *token)
 {
-    int       rc;
-    uint8_t  *p, plain[QUIC_LB_RETRY_PLAIN_LEN], hash[QUIC_LB_RETRY_SHA1_LEN];
+    int             rc;
+    int8_t          away;
+    uint8_t        *p, plain[QUIC_LB_RETRY_PLAIN_LEN];
+    uint8_t         hash[QUIC_LB_RETRY_SHA1_LEN];
+    uint32_t        period;
+    const uint8_t  *key;
 
     if (len != QUIC_LB_RETRY_TOKEN_LEN) {
         return QUIC_LB_ERR_INVALID;
     }
 
-    rc = quic_lb_retry_unseal(ctx, keys->balancer, data, len, plain);
+    period = now >> QUIC_LB_RETRY_PERIOD_BITS;
+    away = (int8_t) (data[0] - (uint8_t) period);
+
+    if (away < -1 || away > 1) {
+        return QUIC_LB_ERR_INVALID;
+    }
+
+    /* the time may wrap */
+
+    period = (period + (uint32_t) away)
+             & (UINT32_MAX >> QUIC_LB_RETRY_PERIOD_BITS);
+
+    key = quic_lb_retry_period_key(keys, period);
+    if (key == NULL) {
+        return QUIC_LB_ERR_CRYPTO;
+    }
+
+    rc = quic_lb_retry_unseal(ctx, key, data + 1, len - 1, plain);
     if (rc != QUIC_LB_OK) {
         return rc;
     }

@@ -23,9 +23,9 @@
 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-static void open_any(quic_lb_retry_t *ctx, const quic_lb_retry_keys_t *keys,
+static void open_any(quic_lb_retry_t *ctx, quic_lb_retry_keys_t *keys,
     const uint8_t *data, size_t len);
-static void open_made(quic_lb_retry_t *ctx, const quic_lb_retry_keys_t *keys,
+static void open_made(quic_lb_retry_t *ctx, quic_lb_retry_keys_t *keys,
     const uint8_t *data, size_t len);
 static void replace(quic_lb_retry_t *ctx, const uint8_t *data, size_t len);
 
@@ -73,7 +73,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 
 static void
-open_any(quic_lb_retry_t *ctx, const quic_lb_retry_keys_t *keys,
+open_any(quic_lb_retry_t *ctx, quic_lb_retry_keys_t *keys,
     const uint8_t *data, size_t len)
 {
     quic_lb_retry_token_t  token;
@@ -84,7 +84,7 @@ open_any(quic_lb_retry_t *ctx, const quic_lb_retry_keys_t *keys,
 
 
 static void
-open_made(quic_lb_retry_t *ctx, const quic_lb_retry_keys_t *keys,
+open_made(quic_lb_retry_t *ctx, quic_lb_retry_keys_t *keys,
     const uint8_t *data, size_t len)
 {
     int                    rc;

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 IV = 12
 TAG = 16
+PERIOD = 256                            # seconds that have one key
 CID = 20
 
 
@@ -52,7 +53,7 @@ class Keys:
 
     def __init__(self, secret):
         self.server = AESGCM(hkdf(secret, b"av_token_key"))
-        self.balancer = AESGCM(hkdf(secret, b"quic_lb_token_key"))
+        self.balancer = hkdf(secret, b"quic_lb_token_key")
 
     def balancer_token(self, address, dcid, scid, expires):
         host, port = address[:2]
@@ -62,8 +63,11 @@ class Keys:
             + struct.pack(">IBB", int(expires), len(dcid), len(scid)) \
             + dcid.ljust(CID, b"\0") + scid.ljust(CID, b"\0")
         iv = os.urandom(IV)
+        period = int(expires) // PERIOD
+        key = hmac.digest(self.balancer, struct.pack(">I", period), "sha256")
 
-        return iv + self.balancer.encrypt(iv, plain, b"")
+        return bytes([period & 0xff]) + iv \
+            + AESGCM(key).encrypt(iv, plain, b"")
 
     def open_server_token(self, address, token, now):
         """The DCID of the client's first Initial; or raises ValueError."""

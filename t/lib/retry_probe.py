@@ -41,7 +41,7 @@ from aioquic.quic.crypto import CryptoError, CryptoPair
 from aioquic.quic.packet import QuicPacketType, pull_quic_header
 
 from quic_net import parse_address
-from quic_tokens import Keys
+from quic_tokens import PERIOD, Keys
 
 VERSIONS = {"1": 1, "2": 0x6b3343cf}
 SIZE = 1200
@@ -205,7 +205,7 @@ def run(case, options):
         probe.socket.send(b"\x40" + bytes.fromhex(case[7:]) + bytes(100))
 
     elif case == "garbage":
-        token = os.urandom(90)
+        token = bytes([int(time.time()) // PERIOD & 0xff]) + os.urandom(90)
 
     elif case == "foreign":
         token = os.urandom(66)

@@ -58,6 +58,7 @@ static void test_forged_server(void);
 static void test_token(void);
 static void test_token_bad(void);
 static void test_token_time(void);
+static void test_token_period(void);
 static void test_replace(uint32_t version);
 static void test_replace_partly(void);
 static void test_close(uint32_t version);
@@ -178,6 +179,7 @@ main(void)
     test_token();
     test_token_bad();
     test_token_time();
+    test_token_period();
     test_replace_partly();
     test_failures();
 
@@ -564,6 +566,61 @@ test_token_time(void)
     ok(open_token(&home, token, sizeof(token), UINT32_MAX - 3) == QUIC_LB_OK
        && open_token(&home, token, sizeof(token), 4) == QUIC_LB_ERR_RANGE,
        "seconds that begin again");
+}
+
+
+/* what two keys encrypt differently with one IV: the connection IDs */
+
+static void
+test_token_period(void)
+{
+    uint8_t  other[sizeof(token)], *ids;
+    size_t   len;
+
+    len = 2 * QUIC_LB_CID_MAX;
+    ids = token + sizeof(token) - QUIC_LB_RETRY_TAG_LEN - len;
+
+    said.expires = NOW;
+    make(&home, token);
+
+    said.expires = NOW + 255;
+    make(&home, other);
+
+    ok(memcmp(other + (ids - token), ids, len) == 0, "a period has one key");
+
+    said.expires = NOW + 256;
+    make(&home, other);
+
+    ok(memcmp(other + (ids - token), ids, len) != 0, "the next has another");
+    ok(open_token(&home, other, sizeof(other), NOW + 246) == QUIC_LB_OK
+       && got.expires == NOW + 256, "it may have begun when a token comes");
+    ok(open_token(&home, other, sizeof(other), NOW - 1)
+       == QUIC_LB_ERR_INVALID, "but not longer ago");
+
+    said.expires = NOW - 1;
+    make(&home, other);
+
+    ok(open_token(&home, other, sizeof(other), NOW) == QUIC_LB_ERR_RANGE
+       && open_token(&home, other, sizeof(other), NOW + 255)
+          == QUIC_LB_ERR_RANGE,
+       "one of the last period has expired");
+    ok(open_token(&home, other, sizeof(other), NOW + 256)
+       == QUIC_LB_ERR_INVALID, "of the one before nothing is known");
+
+    /* the periods that are kept make room for others */
+
+    for (said.expires = NOW; said.expires < NOW + 9 * 256;
+         said.expires += 256)
+    {
+        make(&home, other);
+    }
+
+    said.expires = NOW;
+    make(&home, other);
+
+    ok(memcmp(other, token, sizeof(token)) == 0, "a key is derived again");
+
+    said.expires = NOW + 10;
 }
 
 

@@ -410,7 +410,8 @@ test_forged(void)
     for (which = 0; which < 2; which++) {
         for (i = 0; i < 256; i++) {
             make(&home, token);
-            (void) forge(token, sizeof(token), sizeof(token), keys.balancer,
+            (void) forge(token + 1, sizeof(token) - 1, sizeof(token) - 1,
+                         keys.periods[NOW / 256 % QUIC_LB_RETRY_PERIODS].key,
                          20 + which, i);
 
             failed += open_token(&home, token, sizeof(token), NOW)

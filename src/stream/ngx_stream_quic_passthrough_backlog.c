@@ -22,6 +22,8 @@
 
 static ngx_stream_quic_pt_waiting_t *ngx_stream_quic_pt_backlog_copy(
     ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run);
+static ngx_int_t ngx_stream_quic_pt_backlog_wait(
+    ngx_stream_quic_pt_socket_t *sock);
 static void ngx_stream_quic_pt_backlog_remove(
     ngx_stream_quic_pt_socket_t *sock, ngx_stream_quic_pt_waiting_t *w);
 static ngx_uint_t ngx_stream_quic_pt_backlog_flags(ngx_connection_t *c);
@@ -42,12 +44,10 @@ void
 ngx_stream_quic_pt_backlog_add(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run)
 {
-    ngx_connection_t              *c;
     ngx_stream_quic_pt_socket_t   *sock;
     ngx_stream_quic_pt_waiting_t  *w;
 
     sock = tx->socket;
-    c = sock->connection;
     w = NULL;
 
     if (sock->size + run->size <= NGX_STREAM_QUIC_PT_BACKLOG) {
@@ -63,13 +63,42 @@ ngx_stream_quic_pt_backlog_add(ngx_stream_quic_pt_worker_t *worker,
     ngx_queue_insert_tail(&sock->backlog, &w->queue);
     sock->size += run->size;
 
-    if (!c->write->active
-        && ngx_add_event(c->write, NGX_WRITE_EVENT,
-                         ngx_stream_quic_pt_backlog_flags(c))
-           != NGX_OK)
-    {
+    if (ngx_stream_quic_pt_backlog_wait(sock) != NGX_OK) {
         ngx_stream_quic_pt_backlog_drop(worker, sock);
     }
+}
+
+
+/*
+ * For room.  No event comes when a device, or the system, that was congested
+ * has room again; the socket is writable meanwhile.
+ */
+
+static ngx_int_t
+ngx_stream_quic_pt_backlog_wait(ngx_stream_quic_pt_socket_t *sock)
+{
+    ngx_uint_t    flags;
+    ngx_event_t  *wev;
+
+    wev = sock->connection->write;
+    flags = ngx_stream_quic_pt_backlog_flags(sock->connection);
+
+    if (!sock->congested) {
+
+        return wev->active ? NGX_OK
+                           : ngx_add_event(wev, NGX_WRITE_EVENT, flags);
+    }
+
+    if (wev->active && ngx_del_event(wev, NGX_WRITE_EVENT, flags) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (!wev->timer_set) {
+        wev->cancelable = 1;
+        ngx_add_timer(wev, NGX_STREAM_QUIC_PT_CONGESTED);
+    }
+
+    return NGX_OK;
 }
 
 
@@ -130,6 +159,7 @@ ngx_stream_quic_pt_backlog_send(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_waiting_t  *w;
 
     c = sock->connection;
+    c->write->timedout = 0;
 
     while (!ngx_queue_empty(&sock->backlog)) {
 
@@ -154,6 +184,11 @@ ngx_stream_quic_pt_backlog_send(ngx_stream_quic_pt_worker_t *worker,
         told = 0;
 
         if (ngx_stream_quic_pt_udp_send(worker, &tx, &w->run, &told)) {
+
+            if (ngx_stream_quic_pt_backlog_wait(sock) != NGX_OK) {
+                ngx_stream_quic_pt_backlog_drop(worker, sock);
+            }
+
             return;
         }
 

@@ -103,9 +103,17 @@ ngx_stream_quic_pt_leg_read(ngx_event_t *rev)
         return;
     }
 
+    rev->timedout = 0;
+
     for (turn = 0; turn < NGX_STREAM_QUIC_PT_TURN; turn++) {
 
         n = ngx_stream_quic_pt_udp_recv(worker, &leg->socket, NULL);
+
+        if (n == NGX_ABORT) {
+            rev->cancelable = 1;
+            ngx_add_timer(rev, NGX_STREAM_QUIC_PT_PAUSE);
+            return;
+        }
 
         if (n == 0) {
             rev->ready = 0;

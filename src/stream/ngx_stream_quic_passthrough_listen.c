@@ -299,6 +299,14 @@ ngx_stream_quic_pt_listen_read(ngx_event_t *rev)
         n = ngx_stream_quic_pt_udp_recv(worker, &listener->socket,
                                         listener->listening);
 
+        if (n == NGX_ABORT) {
+
+            /* until the next look at the owner */
+
+            (void) ngx_del_event(rev, NGX_READ_EVENT, 0);
+            return;
+        }
+
         if (n == NGX_ERROR) {
 
             /* such as what ICMP told about a reply: no reason to stop */

@@ -71,6 +71,10 @@
 /* lines a second that a worker logs about backends, and about peers */
 #define NGX_STREAM_QUIC_PT_COMPLAINTS 8
 
+/* ms until a socket is tried again: that is congested, that cannot be read */
+#define NGX_STREAM_QUIC_PT_CONGESTED  10
+#define NGX_STREAM_QUIC_PT_PAUSE      200
+
 /* octets kept for a socket that is full: four sends of the largest size */
 #define NGX_STREAM_QUIC_PT_BACKLOG    (4 * NGX_STREAM_QUIC_PT_BUFFER)
 
@@ -301,8 +305,8 @@ struct ngx_stream_quic_pt_run_s {
     size_t                           size;        /* octets */
     ngx_uint_t                       segments;
     ngx_uint_t                       ecn;
-    unsigned                         closed:1;    /* its last one is less */
-    unsigned                         plain:1;     /* to go one by one */
+    ngx_uint_t                       closed;      /* its last one is less */
+    ngx_err_t                        refused;     /* 0, or: one by one now */
     ngx_stream_quic_pt_run_t        *next;
 };
 
@@ -344,7 +348,10 @@ struct ngx_stream_quic_pt_socket_s {
     ngx_queue_t                      backlog;     /* runs, oldest first */
     size_t                           size;        /* octets in them */
     uint32_t                         overflow;    /* SO_RXQ_OVFL, last seen */
-    ngx_uint_t                       plain;       /* 1: no UDP_SEGMENT */
+    ngx_uint_t                       failures;    /* of reading, in a row */
+
+    unsigned                         plain:1;     /* no UDP_SEGMENT */
+    unsigned                         congested:1; /* by what nobody tells of */
 };
 
 
@@ -437,13 +444,17 @@ struct ngx_stream_quic_pt_worker_s {
     ngx_stream_quic_pt_budget_t      queued;      /* datagrams that wait */
     ngx_stream_quic_preread_t       *preread;     /* NULL: off */
 
-    ngx_uint_t                       no_batches;  /* recvmmsg(), sendmmsg() */
+    ngx_uint_t                       no_recvmmsg;
+    ngx_uint_t                       no_sendmmsg;
+    ngx_uint_t                       sendmmsg_failures;  /* in a row */
     ngx_uint_t                       plain;       /* no UDP_SEGMENT at all */
     ngx_uint_t                       no_segments; /* refused: it is told */
 
     /* when it was last logged, so that a flood is not a flood of lines */
     time_t                           no_room;
     time_t                           no_memory;
+    time_t                           unreadable;
+    time_t                           unsendable;
     time_t                           no_live;
     time_t                           unreachable;
     time_t                           unbindable;
@@ -750,15 +761,17 @@ void ngx_stream_quic_pt_listen_exit_process(ngx_cycle_t *cycle);
 
 /*
  * Batched datagram I/O.  _udp.c: recv returns the number of messages read into
- * worker->batch, 0 for EAGAIN, NGX_ERROR with ngx_socket_errno.  plain tells,
- * and logs, whether the system lacks UDP_SEGMENT; no_batches is for one that
- * lacks |call|.
+ * worker->batch, 0 for EAGAIN, NGX_ERROR with ngx_socket_errno for an error
+ * that may be gone with the next call, NGX_ABORT if the socket is to be left
+ * alone for NGX_STREAM_QUIC_PT_PAUSE.  plain tells, and logs, whether the
+ * system lacks UDP_SEGMENT; log is a line about |call| on |sock|.
  */
 
 ngx_int_t ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_socket_t *sock, ngx_listening_t *ls);
-void ngx_stream_quic_pt_udp_no_batches(ngx_stream_quic_pt_worker_t *worker,
-    const char *call);
+void ngx_stream_quic_pt_udp_log(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_socket_t *sock, struct sockaddr *sockaddr,
+    ngx_uint_t level, ngx_err_t err, const char *text);
 void ngx_stream_quic_pt_udp_options(ngx_socket_t fd, ngx_uint_t family,
     ngx_uint_t on, ngx_log_t *log);
 ngx_int_t ngx_stream_quic_pt_udp_buffer(ngx_socket_t fd, int name, size_t size,

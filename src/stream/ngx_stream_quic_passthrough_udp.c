@@ -8,6 +8,10 @@
  * What is received, in batches: recvmmsg() with UDP_GRO, and the plain calls
  * where the kernel has less or a sandbox forbids them; and the options of
  * sockets.
+ *
+ * Errors are not told apart by what they may mean.  One that is still there
+ * when the call is repeated is the call's own: the plain one takes its place;
+ * if that fails, too, the socket is left alone for a while.
  */
 
 
@@ -27,6 +31,11 @@
 
 #define NGX_STREAM_QUIC_PT_ECN        0x03    /* of the TOS octet */
 
+/* times in a row that a call fails before another one takes its place */
+
+#define NGX_STREAM_QUIC_PT_FAILURES   1
+#define NGX_STREAM_QUIC_PT_PASSING    16
+
 
 typedef union {
     struct cmsghdr  cmsg;               /* for its alignment */
@@ -34,9 +43,15 @@ typedef union {
 } ngx_stream_quic_pt_control_t;
 
 
-static int ngx_stream_quic_pt_udp_recvmmsg(
-    ngx_stream_quic_pt_worker_t *worker, ngx_socket_t fd,
+static ngx_int_t ngx_stream_quic_pt_udp_read(
+    ngx_stream_quic_pt_worker_t *worker, ngx_stream_quic_pt_socket_t *sock,
     struct mmsghdr *msgs, ngx_uint_t n);
+static ngx_int_t ngx_stream_quic_pt_udp_read_plain(
+    ngx_stream_quic_pt_worker_t *worker, ngx_stream_quic_pt_socket_t *sock,
+    struct mmsghdr *msgs, ngx_uint_t n, ngx_err_t err);
+static int ngx_stream_quic_pt_udp_recvmsg(ngx_socket_t fd,
+    struct mmsghdr *msgs, ngx_uint_t n);
+static ngx_uint_t ngx_stream_quic_pt_udp_passing(ngx_err_t err);
 static void ngx_stream_quic_pt_udp_read_control(struct msghdr *msg,
     ngx_stream_quic_pt_message_t *m);
 static void ngx_stream_quic_pt_udp_option(ngx_socket_t fd, int level, int name,
@@ -47,8 +62,7 @@ ngx_int_t
 ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
     ngx_stream_quic_pt_socket_t *sock, ngx_listening_t *ls)
 {
-    int                            n;
-    ngx_int_t                      i;
+    ngx_int_t                      i, n;
     struct iovec                   iov[NGX_STREAM_QUIC_PT_MESSAGES];
     struct msghdr                 *msg;
     struct mmsghdr                 msgs[NGX_STREAM_QUIC_PT_MESSAGES];
@@ -77,11 +91,8 @@ ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
         msg->msg_flags = 0;
     }
 
-    n = ngx_stream_quic_pt_udp_recvmmsg(worker, sock->connection->fd, msgs,
-                                        NGX_STREAM_QUIC_PT_MESSAGES);
-    if (n == -1) {
-        return (ngx_socket_errno == NGX_EAGAIN) ? 0 : NGX_ERROR;
-    }
+    n = ngx_stream_quic_pt_udp_read(worker, sock, msgs,
+                                    NGX_STREAM_QUIC_PT_MESSAGES);
 
     for (i = 0; i < n; i++) {
         m = &batch->messages[i];
@@ -109,28 +120,91 @@ ngx_stream_quic_pt_udp_recv(ngx_stream_quic_pt_worker_t *worker,
 }
 
 
-/* a filter of system calls answers ENOSYS or, also, EPERM */
-
-static int
-ngx_stream_quic_pt_udp_recvmmsg(ngx_stream_quic_pt_worker_t *worker,
-    ngx_socket_t fd, struct mmsghdr *msgs, ngx_uint_t n)
+static ngx_int_t
+ngx_stream_quic_pt_udp_read(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_socket_t *sock, struct mmsghdr *msgs, ngx_uint_t n)
 {
-    int         rc;
-    ssize_t     len;
-    ngx_uint_t  i;
+    int           rc;
+    ngx_err_t     err;
+    ngx_uint_t    limit;
+    ngx_socket_t  fd;
 
-    if (!worker->no_batches) {
-        rc = recvmmsg(fd, msgs, n, MSG_DONTWAIT, NULL);
+    fd = sock->connection->fd;
 
-        if (rc != -1
-            || (ngx_socket_errno != NGX_ENOSYS
-                && ngx_socket_errno != NGX_EPERM))
-        {
+    rc = worker->no_recvmmsg
+         ? ngx_stream_quic_pt_udp_recvmsg(fd, msgs, n)
+         : recvmmsg(fd, msgs, n, MSG_DONTWAIT, NULL);
+
+    if (rc != -1) {
+        sock->failures = 0;
+        return rc;
+    }
+
+    err = ngx_socket_errno;
+
+    if (err == NGX_EAGAIN) {
+        sock->failures = 0;
+        return 0;
+    }
+
+    limit = ngx_stream_quic_pt_udp_passing(err) ? NGX_STREAM_QUIC_PT_PASSING
+                                                : NGX_STREAM_QUIC_PT_FAILURES;
+
+    if (sock->failures < limit) {
+        sock->failures++;
+        return NGX_ERROR;
+    }
+
+    return ngx_stream_quic_pt_udp_read_plain(worker, sock, msgs, n, err);
+}
+
+
+/* recvmmsg(), or what has taken its place, has met |err| over and over */
+
+static ngx_int_t
+ngx_stream_quic_pt_udp_read_plain(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_socket_t *sock, struct mmsghdr *msgs, ngx_uint_t n,
+    ngx_err_t err)
+{
+    int  rc;
+
+    if (!worker->no_recvmmsg) {
+        rc = ngx_stream_quic_pt_udp_recvmsg(sock->connection->fd, msgs, n);
+
+        if (rc != -1) {
+            worker->no_recvmmsg = 1;
+            sock->failures = 0;
+
+            ngx_stream_quic_pt_udp_log(worker, sock, NULL, NGX_LOG_NOTICE, err,
+                                       "recvmmsg() failed, reading messages "
+                                       "one by one");
             return rc;
         }
 
-        ngx_stream_quic_pt_udp_no_batches(worker, "recvmmsg()");
+        err = ngx_socket_errno;
+
+        if (err == NGX_EAGAIN) {
+            return 0;
+        }
     }
+
+    if (worker->unreadable != ngx_time()) {
+        worker->unreadable = ngx_time();
+
+        ngx_stream_quic_pt_udp_log(worker, sock, NULL, NGX_LOG_ERR, err,
+                                   "recvmsg() failed, reading pauses");
+    }
+
+    return NGX_ABORT;
+}
+
+
+static int
+ngx_stream_quic_pt_udp_recvmsg(ngx_socket_t fd, struct mmsghdr *msgs,
+    ngx_uint_t n)
+{
+    ssize_t     len;
+    ngx_uint_t  i;
 
     for (i = 0; i < n; i++) {
         len = recvmsg(fd, &msgs[i].msg_hdr, MSG_DONTWAIT);
@@ -143,6 +217,38 @@ ngx_stream_quic_pt_udp_recvmmsg(ngx_stream_quic_pt_worker_t *worker,
     }
 
     return n;
+}
+
+
+/*
+ * What ICMP leaves, which comes as often as anybody likes, and what a moment
+ * lacks.
+ */
+
+static ngx_uint_t
+ngx_stream_quic_pt_udp_passing(ngx_err_t err)
+{
+    switch (err) {
+
+    case NGX_ECONNREFUSED:
+    case NGX_EHOSTUNREACH:
+    case NGX_ENETUNREACH:
+    case NGX_EHOSTDOWN:
+    case NGX_ENETDOWN:
+    case NGX_EOPNOTSUPP:
+    case NGX_EACCES:
+    case NGX_ENOMEM:
+    case NGX_EINTR:
+    case EMSGSIZE:
+    case ENOBUFS:
+    case ENONET:
+    case ENOPROTOOPT:
+    case EPROTO:
+        return 1;
+
+    default:
+        return 0;
+    }
 }
 
 
@@ -193,14 +299,41 @@ ngx_stream_quic_pt_udp_read_control(struct msghdr *msg,
 }
 
 
-void
-ngx_stream_quic_pt_udp_no_batches(ngx_stream_quic_pt_worker_t *worker,
-    const char *call)
-{
-    ngx_log_error(NGX_LOG_NOTICE, worker->log, ngx_socket_errno,
-                  "%s failed, reading and sending messages one by one", call);
+/* |sockaddr| is the other end; NULL: of a socket that has one, or listens */
 
-    worker->no_batches = 1;
+void
+ngx_stream_quic_pt_udp_log(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_socket_t *sock, struct sockaddr *sockaddr,
+    ngx_uint_t level, ngx_err_t err, const char *text)
+{
+    size_t            len;
+    u_char            addr[NGX_SOCKADDR_STRLEN];
+    socklen_t         socklen;
+    ngx_sockaddr_t    sa;
+    ngx_listening_t  *ls;
+
+    ls = sock->connection->listening;
+
+    if (sockaddr == NULL && ls) {
+        ngx_log_error(level, worker->log, err, "%s, listen: %V", text,
+                      &ls->addr_text);
+        return;
+    }
+
+    socklen = sizeof(ngx_sockaddr_t);
+
+    if (sockaddr == NULL
+        && getpeername(sock->connection->fd, &sa.sockaddr, &socklen) == 0)
+    {
+        sockaddr = &sa.sockaddr;
+    }
+
+    len = sockaddr ? ngx_sock_ntop(sockaddr, socklen, addr,
+                                   NGX_SOCKADDR_STRLEN, 1)
+                   : 0;
+
+    ngx_log_error(level, worker->log, err, "%s, %s: %*s", text,
+                  ls ? "client" : "upstream", len, addr);
 }
 
 

@@ -8,6 +8,10 @@
  * What is sent, in batches: sendmmsg() with UDP_SEGMENT, and the plain calls
  * where the kernel has less.  Nothing is copied: runs refer to the buffers that
  * were read.
+ *
+ * Whatever error a call meets, the next plainer one is tried: sendmmsg(),
+ * sendmsg(), sendmsg() for each datagram.  The one that then works shows what
+ * the fault was; a datagram for which none does is dropped and counted.
  */
 
 
@@ -42,17 +46,22 @@ static void ngx_stream_quic_pt_udp_fill(ngx_stream_quic_pt_tx_t *tx,
     ngx_stream_quic_pt_control_t *control);
 static void ngx_stream_quic_pt_udp_fill_control(ngx_stream_quic_pt_tx_t *tx,
     ngx_stream_quic_pt_run_t *run, struct msghdr *msg);
+static ngx_int_t ngx_stream_quic_pt_udp_send_run(
+    ngx_stream_quic_pt_worker_t *worker, ngx_stream_quic_pt_tx_t *tx,
+    ngx_stream_quic_pt_run_t *run, ngx_err_t err);
 static ngx_int_t ngx_stream_quic_pt_udp_send_plain(
     ngx_stream_quic_pt_worker_t *worker, ngx_stream_quic_pt_tx_t *tx,
     ngx_stream_quic_pt_run_t *run);
 static void ngx_stream_quic_pt_udp_consume(ngx_stream_quic_pt_run_t *run,
     size_t len);
-static ngx_uint_t ngx_stream_quic_pt_udp_refused(ngx_stream_quic_pt_run_t *run,
-    ngx_err_t err);
+static ngx_uint_t ngx_stream_quic_pt_udp_no_room(
+    ngx_stream_quic_pt_socket_t *sock, ngx_err_t err);
+static ngx_uint_t ngx_stream_quic_pt_udp_unreachable(ngx_err_t err);
 static void ngx_stream_quic_pt_udp_set_plain(
-    ngx_stream_quic_pt_worker_t *worker, ngx_stream_quic_pt_socket_t *sock);
+    ngx_stream_quic_pt_worker_t *worker, ngx_stream_quic_pt_tx_t *tx,
+    ngx_err_t err);
 static void ngx_stream_quic_pt_udp_dropped(ngx_stream_quic_pt_worker_t *worker,
-    ngx_err_t err, ngx_uint_t n);
+    ngx_stream_quic_pt_tx_t *tx, ngx_err_t err);
 
 
 void
@@ -168,7 +177,7 @@ ngx_stream_quic_pt_udp_send(ngx_stream_quic_pt_worker_t *worker,
 
     while (run) {
 
-        if (run->plain) {
+        if (run->refused) {
 
             if (ngx_stream_quic_pt_udp_send_plain(worker, tx, run) != NGX_OK) {
                 break;
@@ -184,7 +193,7 @@ ngx_stream_quic_pt_udp_send(ngx_stream_quic_pt_worker_t *worker,
         /* a run has at most as many pieces as datagrams */
 
         for (i = 0;
-             next && !next->plain && i < NGX_STREAM_QUIC_PT_MESSAGES;
+             next && !next->refused && i < NGX_STREAM_QUIC_PT_MESSAGES;
              i++)
         {
             ngx_stream_quic_pt_udp_fill(tx, next, &msgs[i].msg_hdr,
@@ -208,11 +217,7 @@ ngx_stream_quic_pt_udp_send(ngx_stream_quic_pt_worker_t *worker,
 
         err = ngx_socket_errno;
 
-        if (err == NGX_EINTR) {
-            continue;
-        }
-
-        if (err == NGX_EAGAIN) {
+        if (ngx_stream_quic_pt_udp_no_room(tx->socket, err)) {
             break;
         }
 
@@ -227,12 +232,10 @@ ngx_stream_quic_pt_udp_send(ngx_stream_quic_pt_worker_t *worker,
             continue;
         }
 
-        if (ngx_stream_quic_pt_udp_refused(run, err)) {
-            run->plain = 1;
-            continue;
+        if (ngx_stream_quic_pt_udp_send_run(worker, tx, run, err) != NGX_OK) {
+            break;
         }
 
-        ngx_stream_quic_pt_udp_dropped(worker, err, run->segments);
         run = run->next;
     }
 
@@ -244,8 +247,6 @@ ngx_stream_quic_pt_udp_send(ngx_stream_quic_pt_worker_t *worker,
 }
 
 
-/* here EPERM is what a packet filter answers */
-
 static int
 ngx_stream_quic_pt_udp_sendmmsg(ngx_stream_quic_pt_worker_t *worker,
     ngx_socket_t fd, struct mmsghdr *msgs, ngx_uint_t n)
@@ -253,14 +254,14 @@ ngx_stream_quic_pt_udp_sendmmsg(ngx_stream_quic_pt_worker_t *worker,
     int         rc;
     ngx_uint_t  i;
 
-    if (!worker->no_batches) {
+    if (!worker->no_sendmmsg) {
         rc = sendmmsg(fd, msgs, n, MSG_DONTWAIT);
 
-        if (rc != -1 || ngx_socket_errno != NGX_ENOSYS) {
-            return rc;
+        if (rc > 0) {
+            worker->sendmmsg_failures = 0;
         }
 
-        ngx_stream_quic_pt_udp_no_batches(worker, "sendmmsg()");
+        return rc;
     }
 
     for (i = 0; i < n; i++) {
@@ -270,6 +271,57 @@ ngx_stream_quic_pt_udp_sendmmsg(ngx_stream_quic_pt_worker_t *worker,
     }
 
     return n;
+}
+
+
+/*
+ * Sends |run|, which has met |err|, without sendmmsg().  Returns NGX_AGAIN if
+ * there is no room for it, or for the rest of it, else NGX_OK.
+ */
+
+static ngx_int_t
+ngx_stream_quic_pt_udp_send_run(ngx_stream_quic_pt_worker_t *worker,
+    ngx_stream_quic_pt_tx_t *tx, ngx_stream_quic_pt_run_t *run, ngx_err_t err)
+{
+    struct iovec                  iov[NGX_STREAM_QUIC_PT_SEGMENTS];
+    struct msghdr                 msg;
+    ngx_stream_quic_pt_control_t  control;
+
+    if (!worker->no_sendmmsg) {
+        ngx_stream_quic_pt_udp_fill(tx, run, &msg, iov, &control);
+
+        if (sendmsg(tx->socket->connection->fd, &msg, MSG_DONTWAIT) != -1) {
+            ngx_stream_quic_pt_count(worker, tx->counter, run->segments);
+
+            /* once may have been an error that has passed */
+
+            if (worker->sendmmsg_failures++) {
+                worker->no_sendmmsg = 1;
+
+                ngx_stream_quic_pt_udp_log(worker, tx->socket, tx->sockaddr,
+                                           NGX_LOG_NOTICE, err,
+                                           "sendmmsg() failed, sending "
+                                           "messages one by one");
+            }
+
+            return NGX_OK;
+        }
+
+        err = ngx_socket_errno;
+
+        if (ngx_stream_quic_pt_udp_no_room(tx->socket, err)) {
+            return NGX_AGAIN;
+        }
+    }
+
+    if (run->segments > 1) {
+        run->refused = err;
+        return ngx_stream_quic_pt_udp_send_plain(worker, tx, run);
+    }
+
+    ngx_stream_quic_pt_udp_dropped(worker, tx, err);
+
+    return NGX_OK;
 }
 
 
@@ -392,18 +444,14 @@ ngx_stream_quic_pt_udp_send_plain(ngx_stream_quic_pt_worker_t *worker,
             ngx_stream_quic_pt_count(worker, tx->counter, 1);
 
             if (part.len == run->segment) {
-                ngx_stream_quic_pt_udp_set_plain(worker, tx->socket);
+                ngx_stream_quic_pt_udp_set_plain(worker, tx, run->refused);
             }
 
         } else {
             err = ngx_socket_errno;
 
-            if (err == NGX_EAGAIN) {
+            if (ngx_stream_quic_pt_udp_no_room(tx->socket, err)) {
                 return NGX_AGAIN;
-            }
-
-            if (err == NGX_EINTR) {
-                continue;
             }
 
             if (!told && err != EMSGSIZE) {
@@ -414,7 +462,7 @@ ngx_stream_quic_pt_udp_send_plain(ngx_stream_quic_pt_worker_t *worker,
                 continue;
             }
 
-            ngx_stream_quic_pt_udp_dropped(worker, err, 1);
+            ngx_stream_quic_pt_udp_dropped(worker, tx, err);
         }
 
         ngx_stream_quic_pt_udp_consume(run, part.len);
@@ -445,31 +493,53 @@ ngx_stream_quic_pt_udp_consume(ngx_stream_quic_pt_run_t *run, size_t len)
 }
 
 
-/*
- * Whether UDP_SEGMENT was refused, as some interfaces and virtual machines do.
- * It also fails for datagrams over the MTU, which tells nothing about others.
- */
+/* EAGAIN ends with an event; nothing tells when the other two do */
 
 static ngx_uint_t
-ngx_stream_quic_pt_udp_refused(ngx_stream_quic_pt_run_t *run, ngx_err_t err)
+ngx_stream_quic_pt_udp_no_room(ngx_stream_quic_pt_socket_t *sock,
+    ngx_err_t err)
 {
-    return run->segments > 1
-           && (err == EIO || err == NGX_EINVAL || err == EMSGSIZE
-               || err == ENOPROTOOPT || err == NGX_EOPNOTSUPP);
+    if (err == NGX_EAGAIN) {
+        sock->congested = 0;
+        return 1;
+    }
+
+    if (err == ENOBUFS || err == NGX_ENOMEM) {
+        sock->congested = 1;
+        return 1;
+    }
+
+    return 0;
 }
 
 
-/* one by one a datagram of the size has left: the size was not the reason */
+/* errors that have nothing to do with UDP_SEGMENT */
+
+static ngx_uint_t
+ngx_stream_quic_pt_udp_unreachable(ngx_err_t err)
+{
+    return err == NGX_ECONNREFUSED
+           || err == NGX_EHOSTUNREACH
+           || err == NGX_ENETUNREACH
+           || err == NGX_EHOSTDOWN
+           || err == NGX_ENETDOWN;
+}
+
+
+/*
+ * One by one a datagram of the size has left: it was UDP_SEGMENT that met
+ * |err|, which some interfaces, virtual machines and sandboxes refuse.
+ */
 
 static void
 ngx_stream_quic_pt_udp_set_plain(ngx_stream_quic_pt_worker_t *worker,
-    ngx_stream_quic_pt_socket_t *sock)
+    ngx_stream_quic_pt_tx_t *tx, ngx_err_t err)
 {
-    if (sock->plain) {
+    if (tx->socket->plain || ngx_stream_quic_pt_udp_unreachable(err)) {
         return;
     }
 
-    sock->plain = 1;
+    tx->socket->plain = 1;
 
     if (worker->no_segments) {
         return;
@@ -477,20 +547,32 @@ ngx_stream_quic_pt_udp_set_plain(ngx_stream_quic_pt_worker_t *worker,
 
     worker->no_segments = 1;
 
-    ngx_log_error(NGX_LOG_NOTICE, worker->log, 0,
-                  "UDP_SEGMENT failed, sending datagrams one by one "
-                  "on such sockets");
+    ngx_stream_quic_pt_udp_log(worker, tx->socket, tx->sockaddr,
+                               NGX_LOG_NOTICE, err,
+                               "UDP_SEGMENT failed, sending datagrams one by "
+                               "one on such sockets");
 }
 
 
+/* a packet filter, for instance, makes EPERM of what anybody may ask for */
+
 static void
 ngx_stream_quic_pt_udp_dropped(ngx_stream_quic_pt_worker_t *worker,
-    ngx_err_t err, ngx_uint_t n)
+    ngx_stream_quic_pt_tx_t *tx, ngx_err_t err)
 {
     if (err == EMSGSIZE) {
-        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_TOO_BIG, n);
+        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_TOO_BIG, 1);
         return;
     }
 
-    ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_SEND_FAILED, n);
+    ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_SEND_FAILED, 1);
+
+    if (worker->unsendable == ngx_time()) {
+        return;
+    }
+
+    worker->unsendable = ngx_time();
+
+    ngx_stream_quic_pt_udp_log(worker, tx->socket, tx->sockaddr, NGX_LOG_INFO,
+                               err, "sendmsg() failed, datagrams are dropped");
 }

@@ -17,6 +17,15 @@
  *     sandbox      recvmmsg() is not permitted
  *     nogro        UDP_GRO is refused
  *     short        recvmmsg() and sendmmsg() take three messages at most
+ *
+ *     CALL:ERRNO:FROM[:TIMES]
+ *                  CALL fails with the number ERRNO from the FROMth time on, or
+ *                  TIMES times; it is recvmmsg, sendmmsg, receive, which is
+ *                  also recvmsg(), send, which is also sendmsg(), segment, any
+ *                  send with UDP_SEGMENT, or gro, setsockopt(UDP_GRO)
+ *
+ * QUIC_LB_SHIM_FAILURES names a file that grows by an octet with each failure
+ * of the last kind.
  */
 
 
@@ -24,12 +33,16 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 
 #define SHORT  3
@@ -41,6 +54,7 @@
 typedef int (*recvmmsg_pt)(int, struct mmsghdr *, unsigned int, int,
     struct timespec *);
 typedef int (*sendmmsg_pt)(int, struct mmsghdr *, unsigned int, int);
+typedef ssize_t (*recvmsg_pt)(int, struct msghdr *, int);
 typedef ssize_t (*sendmsg_pt)(int, const struct msghdr *, int);
 typedef int (*setsockopt_pt)(int, int, int, const void *, socklen_t);
 typedef int (*getsockopt_pt)(int, int, int, void *, socklen_t *);
@@ -49,6 +63,11 @@ typedef int (*epoll_ctl_pt)(int, int, int, struct epoll_event *);
 
 static const char  *fault = "";
 static char         waits[FDS];           /* for room */
+
+static char         call[16];
+static int          call_errno;
+static unsigned     calls, call_from, call_times;
+static int          failures = -1;
 
 
 /* nginx clears its environment */
@@ -62,6 +81,21 @@ select_fault(void)
 
     if (value) {
         fault = strdup(value);
+    }
+
+    call_times = UINT_MAX;
+
+    if (sscanf(fault, "%15[a-z]:%d:%u:%u", call, &call_errno, &call_from,
+               &call_times)
+        < 3)
+    {
+        call[0] = '\0';
+    }
+
+    value = getenv("QUIC_LB_SHIM_FAILURES");
+
+    if (value && failures == -1) {
+        failures = open(value, O_WRONLY | O_CREAT | O_APPEND, 0666);
     }
 }
 
@@ -79,6 +113,40 @@ fails(int err)
     errno = err;
 
     return -1;
+}
+
+
+/* nginx itself talks to its workers by sockets of another kind */
+
+static int
+is_udp(int fd)
+{
+    int        protocol;
+    socklen_t  len;
+
+    len = sizeof(int);
+
+    return real(getsockopt)(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0
+           && protocol == IPPROTO_UDP;
+}
+
+
+/* whether a call of this name is to fail now */
+
+static int
+call_fails(int fd, const char *name)
+{
+    if (strcmp(call, name) != 0 || !is_udp(fd) || ++calls < call_from
+        || calls - call_from >= call_times)
+    {
+        return 0;
+    }
+
+    if (failures != -1 && write(failures, ".", 1) != 1) {
+        abort();
+    }
+
+    return 1;
 }
 
 
@@ -105,10 +173,18 @@ has_segment(const struct msghdr *msg)
 static int
 send_error(int fd, const struct msghdr *msg)
 {
-    static unsigned   calls, segmented;
+    static unsigned   sends, segmented;
     static const int  errors[] = { EIO, EMSGSIZE, EINVAL };
 
+    if (call_fails(fd, "send")) {
+        return call_errno;
+    }
+
     if (has_segment(msg)) {
+
+        if (call_fails(fd, "segment")) {
+            return call_errno;
+        }
 
         if (is("nosegment") || is("crowded")) {
             return EIO;
@@ -125,7 +201,7 @@ send_error(int fd, const struct msghdr *msg)
         }
     }
 
-    if ((is("full") || is("crowded")) && !waits[fd] && ++calls % 3 == 0) {
+    if ((is("full") || is("crowded")) && !waits[fd] && ++sends % 3 == 0) {
         return EAGAIN;
     }
 
@@ -142,9 +218,19 @@ sendmmsg(int fd, struct mmsghdr *msgs, unsigned int n, int flags)
         return fails(ENOSYS);
     }
 
+    if (call_fails(fd, "sendmmsg")) {
+        return fails(call_errno);
+    }
+
     err = send_error(fd, &msgs[0].msg_hdr);
     if (err) {
         return fails(err);
+    }
+
+    /* what is behind the first one meets its own fault */
+
+    if (call[0]) {
+        n = 1;
     }
 
     if (is("short") && n > SHORT) {
@@ -181,11 +267,26 @@ recvmmsg(int fd, struct mmsghdr *msgs, unsigned int n, int flags,
         return fails(EPERM);
     }
 
+    if (call_fails(fd, "recvmmsg") || call_fails(fd, "receive")) {
+        return fails(call_errno);
+    }
+
     if (is("short") && n > SHORT) {
         n = SHORT;
     }
 
     return real(recvmmsg)(fd, msgs, n, flags, timeout);
+}
+
+
+ssize_t
+recvmsg(int fd, struct msghdr *msg, int flags)
+{
+    if (call_fails(fd, "receive")) {
+        return fails(call_errno);
+    }
+
+    return real(recvmsg)(fd, msg, flags);
 }
 
 
@@ -209,6 +310,10 @@ setsockopt(int fd, int level, int name, const void *value, socklen_t len)
         && (is("nogro") || is("oldkernel")))
     {
         return fails(ENOPROTOOPT);
+    }
+
+    if (level == SOL_UDP && name == UDP_GRO && call_fails(fd, "gro")) {
+        return fails(call_errno);
     }
 
     return real(setsockopt)(fd, level, name, value, len);

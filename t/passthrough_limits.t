@@ -124,7 +124,9 @@ my $next = leg(LEGS);
 ok(defined $next, 'one more server');
 is_deeply([map { leg($_) } @others, LEGS], [@legs[@others], $next],
           'costs none of those in use');
-isnt(leg($idle), $legs[$idle], 'but the one that was idle the longest');
+ok(!connected($idle), 'but the one that was idle the longest');
+is(leg($idle), $legs[$idle], 'which gets its port again');
+ok(connected($idle), 'by another socket');
 
 my @all = map { leg($_) } 0 .. SERVERS - 1;
 is(scalar(grep { defined } @all), SERVERS, 'the flow goes on with all servers');
@@ -283,6 +285,19 @@ $t->done();
 
 # the port from which the server with this number gets the client's datagram,
 # as the balancer's answer to it comes back
+
+# whether there is a socket of the leg's, with the state in the fourth column
+
+sub connected {
+    my ($n) = @_;
+
+    my ($local, $remote) = map { sprintf ':%04X', $_ }
+                           $legs[$n], $backends[$n]->sockport;
+
+    return QuicLB::Process::slurp('/proc/self/net/udp')
+           =~ /$local \w+$remote 01 /;
+}
+
 
 sub leg {
     my ($number) = @_;

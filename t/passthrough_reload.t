@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 
 # No connection is lost by reloads, a binary upgrade, killed workers, and other
-# numbers of workers.
+# numbers of workers, nor does its server see another path.
 
 use strict;
 use warnings;
@@ -14,10 +14,6 @@ use lib "$FindBin::Bin/lib";
 use QuicLB;
 
 use constant CONNECTIONS => 50;
-
-# what changes the path of every connection: 5 reloads, 4 kills at once, an
-# upgrade, 2 changes of the number of workers, a migration
-use constant EVENTS => 5 + 1 + 1 + 2 + 1;
 
 my $key = 'fdf726a9893ec05c0632d3956680baf0';
 my %ids = map { ("s$_" => "0$_") } 1 .. 3;
@@ -104,14 +100,9 @@ my $routes = $t->routes($servers);
 is($routes->{misrouted_count}, 0, 'no packet met another server')
     or diag(explain($routes->{misrouted}));
 
-my @changes = sort { $a <=> $b } map { $_->{path_changes} }
-                                 values %{ $routes->{connections} };
-note("path changes per connection: $changes[0] to $changes[-1]");
-
-cmp_ok($changes[0], '>=', EVENTS, 'each event is a path change');
-
-# there and back again: a datagram of the old path that comes late
-cmp_ok($changes[-1], '<=', 3 * EVENTS, 'only one, and at most one is late');
+my @changes = map { $_->{path_changes} } values %{ $routes->{connections} };
+is_deeply(\@changes, [(1) x CONNECTIONS],
+          'the migration is the only change of a path');
 
 
 # quitting while transfers run: they end as usual

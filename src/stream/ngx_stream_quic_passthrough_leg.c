@@ -151,7 +151,6 @@ ngx_stream_quic_pt_leg_create(ngx_stream_quic_pt_flow_t *flow,
     u->peer.type = SOCK_DGRAM;
     u->peer.log = log;
     u->peer.log_error = NGX_ERROR_ERR;
-    u->peer.rcvbuf = (int) flow->rcvbuf;
 
     return leg;
 }
@@ -198,10 +197,6 @@ ngx_stream_quic_pt_leg_connect(ngx_stream_quic_pt_leg_t *leg,
             return old;
         }
 
-        /* the peer is chosen */
-
-        pc->get = ngx_event_get_peer;
-
         /* it logs each failure, and anybody can bring about many */
 
         pc->log = (worker->unreachable == ngx_time()) ? &worker->quiet
@@ -210,10 +205,10 @@ ngx_stream_quic_pt_leg_connect(ngx_stream_quic_pt_leg_t *leg,
         rc = ngx_stream_quic_pt_bind_leg(leg);
 
         if (rc == NGX_OK) {
-            rc = ngx_event_connect_peer(pc);
+            rc = ngx_stream_quic_pt_connect(leg);
         }
 
-        if (rc == NGX_OK || rc == NGX_AGAIN) {
+        if (rc == NGX_OK) {
             rc = ngx_stream_quic_pt_leg_start(leg);
 
             if (rc == NGX_OK) {
@@ -291,12 +286,6 @@ ngx_stream_quic_pt_leg_start(ngx_stream_quic_pt_leg_t *leg)
     c->write->log = c->log;
     c->read->handler = ngx_stream_quic_pt_leg_read;
     c->write->handler = ngx_stream_quic_pt_leg_write;
-
-    /* nobody waits to write, so there is no need to be told each time */
-
-    if (c->write->active && (ngx_event_flags & NGX_USE_EPOLL_EVENT)) {
-        (void) ngx_del_event(c->write, NGX_WRITE_EVENT, NGX_CLEAR_EVENT);
-    }
 
     /* what the system lacks is told for the listening sockets */
 

@@ -208,7 +208,12 @@ ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg, ngx_int_t n)
         }
     }
 
-    leg->active = ngx_current_msec;
+    /* not if the client has gone to another worker, which shares the port */
+
+    if (listener->socket.connection->read->active) {
+        leg->active = ngx_current_msec;
+    }
+
     leg->answered = 1;
     leg->failed = 0;
 

@@ -126,8 +126,8 @@ ngx_module_t  ngx_stream_quic_passthrough_module = {
     ngx_stream_quic_passthrough_commands,  /* module directives */
     NGX_STREAM_MODULE,                     /* module type */
     NULL,                                  /* init master */
-    NULL,                                  /* init module */
-    NULL,                                  /* init process */
+    ngx_stream_quic_pt_ports_init_module,  /* init module */
+    ngx_stream_quic_pt_ports_init_process, /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
     NULL,                                  /* exit process */
@@ -143,6 +143,7 @@ ngx_stream_quic_pt_create_main_conf(ngx_conf_t *cf)
      * set by ngx_pcalloc():
      *
      *     pmcf->counters = NULL;
+     *     pmcf->ports = NULL;
      *     pmcf->worker = NULL;
      *     pmcf->used = 0;
      */

@@ -12,7 +12,8 @@
  * (_leg.c, _leg_io.c, _udp_send.c).  Replies come in on the leg and leave on
  * the listener's socket.
  *
- * All of it belongs to one worker; workers share nothing but the counters.
+ * All of it belongs to one worker; workers share nothing but the counters, the
+ * learned connection IDs, and the ports of legs.
  * "pt" stands for passthrough.
  */
 
@@ -94,6 +95,10 @@
 /* octets of a connection ID that nobody guesses, as a nonce has at least */
 #define NGX_STREAM_QUIC_PT_CID_PROOF  4
 
+/* places for ports: two for each port that there may be */
+#define NGX_STREAM_QUIC_PT_PORTS_BUCKETS  16384
+#define NGX_STREAM_QUIC_PT_PORTS_PLACES   8
+
 
 /* keys of Retry: the one that tokens are made with, and former ones */
 
@@ -172,9 +177,28 @@ typedef struct ngx_stream_quic_preread_s      ngx_stream_quic_preread_t;
 typedef struct ngx_stream_quic_preread_ctx_s  ngx_stream_quic_preread_ctx_t;
 
 
+/* ports of legs, see _ports.c; in shared memory, even of two masters */
+
+typedef struct {
+    uint64_t                         magic;
+    quic_lb_hash_key_t               secret;
+    uint64_t                         reserved[5];
+    uint64_t                         places[NGX_STREAM_QUIC_PT_PORTS_BUCKETS]
+                                           [NGX_STREAM_QUIC_PT_PORTS_PLACES];
+    uint64_t                         owners[65536];
+} ngx_stream_quic_pt_ports_shared_t;
+
+
+typedef struct {
+    ngx_stream_quic_pt_ports_shared_t  *shared;
+    int                              fd;          /* -1: none */
+} ngx_stream_quic_pt_ports_t;
+
+
 typedef struct {
     ngx_array_t                      routers;     /* one a listen address */
     ngx_atomic_t                    *counters;    /* in shared memory */
+    ngx_stream_quic_pt_ports_t      *ports;       /* NULL: no memory */
     ngx_stream_quic_pt_worker_t     *worker;      /* in a worker */
     ngx_uint_t                       used;        /* unsigned  used:1; */
 } ngx_stream_quic_pt_main_conf_t;
@@ -408,6 +432,7 @@ struct ngx_stream_quic_pt_worker_s {
     ngx_cycle_t                     *cycle;
     ngx_log_t                       *log;
     ngx_atomic_t                    *counters;
+    ngx_stream_quic_pt_ports_t      *ports;       /* NULL: no memory */
 
     /*
      * Flows by client and local address; the key is random, so clients cannot
@@ -1011,6 +1036,33 @@ void ngx_stream_quic_pt_cid_touch(ngx_stream_quic_pt_flow_t *flow);
 ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_get(
     ngx_stream_quic_pt_flow_t *flow, ngx_stream_quic_lb_route_t *route);
 void ngx_stream_quic_pt_leg_close(ngx_stream_quic_pt_leg_t *leg);
+
+/*
+ * _connect.c: opens the socket of |leg|, which has its peer and its local
+ * address.  Returns NGX_OK, NGX_DECLINED if the peer cannot be reached, or
+ * NGX_ERROR; the last two are logged.
+ */
+
+ngx_int_t ngx_stream_quic_pt_connect(ngx_stream_quic_pt_leg_t *leg);
+
+/*
+ * _ports_init.c: the memory of the ports of legs.  _ports.c: the key of |leg|;
+ * the key that has, or had, a port, and setting it; the port of a key, 0 if it
+ * has none, and entering it.
+ */
+
+ngx_int_t ngx_stream_quic_pt_ports_init_module(ngx_cycle_t *cycle);
+ngx_int_t ngx_stream_quic_pt_ports_init_process(ngx_cycle_t *cycle);
+uint64_t ngx_stream_quic_pt_ports_key(ngx_stream_quic_pt_ports_t *ports,
+    ngx_stream_quic_pt_leg_t *leg);
+uint64_t ngx_stream_quic_pt_ports_owner(ngx_stream_quic_pt_ports_t *ports,
+    in_port_t port);
+void ngx_stream_quic_pt_ports_own(ngx_stream_quic_pt_ports_t *ports,
+    in_port_t port, uint64_t key);
+in_port_t ngx_stream_quic_pt_ports_find(ngx_stream_quic_pt_ports_t *ports,
+    uint64_t key);
+void ngx_stream_quic_pt_ports_enter(ngx_stream_quic_pt_ports_t *ports,
+    uint64_t key, in_port_t port);
 
 /*
  * _peer.c: prepares the peer of a new leg, which u->peer.get is then to choose;

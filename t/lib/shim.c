@@ -16,6 +16,7 @@
  *     nobatches    there is no recvmmsg() and no sendmmsg()
  *     sandbox      recvmmsg() is not permitted
  *     nogro        UDP_GRO is refused
+ *     nomemfd      there is no memfd_create()
  *     short        recvmmsg() and sendmmsg() take three messages at most
  *
  *     CALL:ERRNO:FROM[:TIMES]
@@ -41,6 +42,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -58,6 +60,7 @@ typedef ssize_t (*recvmsg_pt)(int, struct msghdr *, int);
 typedef ssize_t (*sendmsg_pt)(int, const struct msghdr *, int);
 typedef int (*setsockopt_pt)(int, int, int, const void *, socklen_t);
 typedef int (*getsockopt_pt)(int, int, int, void *, socklen_t *);
+typedef int (*memfd_create_pt)(const char *, unsigned int);
 typedef int (*epoll_ctl_pt)(int, int, int, struct epoll_event *);
 
 
@@ -328,4 +331,15 @@ getsockopt(int fd, int level, int name, void *value, socklen_t *len)
     }
 
     return real(getsockopt)(fd, level, name, value, len);
+}
+
+
+int
+memfd_create(const char *name, unsigned int flags)
+{
+    if (is("nomemfd")) {
+        return fails(ENOSYS);
+    }
+
+    return real(memfd_create)(name, flags);
 }

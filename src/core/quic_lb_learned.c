@@ -212,6 +212,7 @@ quic_lb_learned_insert(quic_lb_learned_t *learned, const uint8_t *id,
     quic_lb_learned_unlink(&entry->link);
 
     entry->used = now;
+    entry->count = 0;
     entry->len = (uint8_t) len;
     entry->address_len = (uint8_t) address_len;
     memcpy(entry->id, id, len);

@@ -59,6 +59,8 @@ typedef struct {
     volatile uint8_t           state;        /* quic_lb_learned_state_e */
     uint8_t                    len;          /* octets of id, 1 to 20 */
     uint8_t                    address_len;  /* octets of address, 1 to 28 */
+    uint8_t                    count;        /* 0 at first; quic_lb_prefix.h */
+    uint8_t                    id_len;       /* the same */
     uint8_t                    id[QUIC_LB_CID_MAX];
     uint8_t                    address[QUIC_LB_LEARNED_ADDRESS];
 } quic_lb_learned_entry_t;

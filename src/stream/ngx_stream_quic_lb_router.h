@@ -94,6 +94,7 @@ typedef struct {
     u_char                            dcid_len;   /* octets known to be it */
     u_char                            config_id;  /* or .._NO_CONFIG */
     u_char                            server_id_len;
+    u_char                            prefix;     /* CID: by its beginning */
     u_char                            dcid[QUIC_LB_CID_MAX];
     u_char                            server_id[QUIC_LB_SERVER_ID_MAX];
 

@@ -5,21 +5,29 @@
 
 
 /*
- * Learned connection IDs: those that backends without a server ID have issued,
- * as far as they are seen, that is in long headers.
+ * Learned connection IDs: those that backends without a server ID have issued.
  *
  * The key is the connection ID alone, so a packet finds its backend from any
- * address and on any worker.  Entered by what backends send, never by what
- * clients do: nobody can claim the ID of another's connection, and the first
- * backend that issues an ID keeps it.  An ID that a client has used is
- * confirmed; others are the first to go, and are never more than what the
- * confirmed ones leave.  Removed when idle for the timeout, or as the one that
- * was used the longest ago when there is no room.  In shared memory, of a fixed
- * size, kept over a reload; a look-up takes the lock of the zone, and is needed
- * only when the DCID of a flow changes.
+ * address and on any worker.  Entered are IDs
  *
- * The master frees the lock of a worker that is killed.  So whoever takes it
- * has the table checked, and made good again: quic_lb_learned.h.
+ *   in long headers of backends, unless the client chose them;
+ *   that a client changes to, when the backend answers: it has issued them
+ *   inside of the connection.  Only for flows that are not half-open, and each
+ *   leg has a few of them at most.
+ *
+ * Nobody can claim the ID of another's connection: the first backend that an
+ * ID is learned of keeps it.  An ID that a client has used is confirmed; others
+ * are the first to go, and are never more than what the confirmed ones leave.
+ * Removed when idle for the timeout, or as the one that was used the longest
+ * ago when there is no room.
+ *
+ * What all IDs of a backend begin with (quic_lb_prefix.h) is in a table of its
+ * own, and names the backend of short headers with an ID that is not known.
+ *
+ * Both are in shared memory, of a fixed size, kept over a reload; a look-up
+ * takes the lock of the zone, and is needed only when the DCID of a flow
+ * changes.  The master frees the lock of a worker that is killed.  So whoever
+ * takes it has the tables checked, and made good again: quic_lb_learned.h.
  */
 
 
@@ -29,258 +37,58 @@
 #include <ngx_stream.h>
 
 #include "ngx_stream_quic_passthrough_module.h"
-#include "quic_lb_learned.h"
+#include "quic_lb_prefix.h"
 
-#include <openssl/rand.h>
-
-
-/*
- * Octets.  Short headers do not tell the length of their connection ID, so a
- * shorter one would too often match by chance.
- */
-
-#define NGX_STREAM_QUIC_PT_CID_MIN      4
-
-/* ms; servers seldom keep a silent connection for longer */
-
-#define NGX_STREAM_QUIC_PT_CID_TIMEOUT  300000
 
 /* ms after which it is told again that an ID is in use */
 
 #define NGX_STREAM_QUIC_PT_CID_TOUCH    5000
 
-static ngx_int_t ngx_stream_quic_pt_cid_parse_zone(ngx_conf_t *cf,
-    ngx_str_t *value, ngx_str_t *name, ssize_t *size);
-static ngx_int_t ngx_stream_quic_pt_cid_init_zone(ngx_shm_zone_t *shm_zone,
-    void *data);
-static quic_lb_learned_t *ngx_stream_quic_pt_cid_lock(
+static ngx_stream_quic_pt_cids_sh_t *ngx_stream_quic_pt_cid_lock(
     ngx_stream_quic_pt_cids_t *cids);
 static void ngx_stream_quic_pt_cid_unlock(ngx_stream_quic_pt_cids_t *cids);
 static quic_lb_learned_entry_t *ngx_stream_quic_pt_cid_find(
-    ngx_stream_quic_pt_cids_t *cids, quic_lb_learned_t *learned,
+    ngx_stream_quic_pt_cids_t *cids, ngx_stream_quic_pt_cids_sh_t *sh,
     quic_lb_packet_t *pkt);
 static ngx_uint_t ngx_stream_quic_pt_cid_of_client(
     ngx_stream_quic_pt_flow_t *flow, quic_lb_packet_t *pkt);
+static void ngx_stream_quic_pt_cid_insert(ngx_stream_quic_pt_leg_t *leg,
+    ngx_stream_quic_pt_cids_sh_t *sh, const u_char *cid, size_t len);
+static void ngx_stream_quic_pt_cid_changed_bound(ngx_stream_quic_pt_leg_t *leg,
+    ngx_stream_quic_pt_cids_t *cids, ngx_stream_quic_pt_cids_sh_t *sh);
+static ngx_stream_quic_pt_cids_t *ngx_stream_quic_pt_cids(
+    ngx_stream_quic_pt_flow_t *flow);
 static ngx_uint_t ngx_stream_quic_pt_cid_needless(
     ngx_stream_quic_lb_router_t *router, ngx_stream_quic_pt_leg_t *leg,
     quic_lb_packet_t *pkt);
 
 
-static const ngx_str_t  ngx_stream_quic_pt_cid_tag =
-    ngx_string("quic_passthrough_cid_zone");
+/* the only way to the tables */
 
-
-char *
-ngx_stream_quic_pt_cid_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    ngx_stream_quic_pt_srv_conf_t *pscf = conf;
-
-    ssize_t                     size;
-    ngx_str_t                  *value, name, s;
-    ngx_uint_t                  i;
-    ngx_shm_zone_t             *zone;
-    ngx_stream_quic_pt_cids_t  *cids;
-
-    if (pscf->cids != NGX_CONF_UNSET_PTR) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-
-    if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "off") == 0) {
-        pscf->cids = NULL;
-        return NGX_CONF_OK;
-    }
-
-    cids = ngx_pcalloc(cf->pool, sizeof(ngx_stream_quic_pt_cids_t));
-    if (cids == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    cids->timeout = NGX_STREAM_QUIC_PT_CID_TIMEOUT;
-
-    ngx_str_null(&name);
-    size = 0;
-
-    for (i = 1; i < cf->args->nelts; i++) {
-
-        if (name.len == 0 && ngx_strncmp(value[i].data, "zone=", 5) == 0) {
-
-            if (ngx_stream_quic_pt_cid_parse_zone(cf, &value[i], &name, &size)
-                != NGX_OK)
-            {
-                return NGX_CONF_ERROR;
-            }
-
-            continue;
-        }
-
-        if (ngx_strncmp(value[i].data, "timeout=", 8) == 0) {
-
-            s.data = value[i].data + 8;
-            s.len = value[i].len - 8;
-
-            cids->timeout = ngx_parse_time(&s, 0);
-
-            if (cids->timeout != (ngx_msec_t) NGX_ERROR
-                && cids->timeout != 0)
-            {
-                continue;
-            }
-        }
-
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid parameter \"%V\" of \"%V\", it must be "
-                           "\"zone=name[:size]\" or \"timeout=time\"",
-                           &value[i], &cmd->name);
-        return NGX_CONF_ERROR;
-    }
-
-    if (name.len == 0) {
-        return "must have the \"zone\" parameter";
-    }
-
-    /* without a size it is a zone that is declared elsewhere */
-
-    zone = ngx_shared_memory_add(cf, &name, size,
-                                 (void *) &ngx_stream_quic_pt_cid_tag);
-    if (zone == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    zone->init = ngx_stream_quic_pt_cid_init_zone;
-    zone->data = zone;
-
-    cids->zone = zone;
-    pscf->cids = cids;
-
-    return NGX_CONF_OK;
-}
-
-
-static ngx_int_t
-ngx_stream_quic_pt_cid_parse_zone(ngx_conf_t *cf, ngx_str_t *value,
-    ngx_str_t *name, ssize_t *size)
-{
-    u_char     *p, *last;
-    ngx_str_t   s;
-
-    name->data = value->data + 5;
-    last = value->data + value->len;
-
-    p = ngx_strlchr(name->data, last, ':');
-
-    name->len = (p ? p : last) - name->data;
-
-    if (name->len == 0) {
-        goto invalid;
-    }
-
-    if (p == NULL) {
-        return NGX_OK;
-    }
-
-    s.data = p + 1;
-    s.len = last - s.data;
-
-    *size = ngx_parse_size(&s);
-
-    if (*size == NGX_ERROR) {
-        goto invalid;
-    }
-
-    if (*size < (ssize_t) (8 * ngx_pagesize)) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "zone \"%V\" in \"quic_passthrough_cid_zone\" is "
-                           "too small, it must have at least %ui octets",
-                           name, 8 * ngx_pagesize);
-        return NGX_ERROR;
-    }
-
-    return NGX_OK;
-
-invalid:
-
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid parameter \"%V\" of "
-                       "\"quic_passthrough_cid_zone\", it must be "
-                       "\"zone=name[:size]\"", value);
-
-    return NGX_ERROR;
-}
-
-
-/* as many entries as the zone has room for: nothing is allocated later */
-
-static ngx_int_t
-ngx_stream_quic_pt_cid_init_zone(ngx_shm_zone_t *shm_zone, void *data)
-{
-    void                *memory;
-    size_t               n;
-    ngx_slab_pool_t     *shpool;
-    quic_lb_learned_t   *learned;
-    quic_lb_hash_key_t   key;
-
-    /* shpool->data stays what it is over a reload */
-
-    if (data || shm_zone->shm.exists) {
-        return NGX_OK;
-    }
-
-    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
-
-    learned = ngx_slab_calloc(shpool, sizeof(quic_lb_learned_t));
-    if (learned == NULL) {
-        return NGX_ERROR;
-    }
-
-    if (RAND_bytes((u_char *) &key, sizeof(quic_lb_hash_key_t)) != 1) {
-        ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
-                      "RAND_bytes() failed");
-        return NGX_ERROR;
-    }
-
-    n = shpool->pfree * ngx_pagesize / sizeof(quic_lb_learned_entry_t);
-
-    while (quic_lb_learned_size(n) > shpool->pfree * ngx_pagesize) {
-        n--;
-    }
-
-    memory = ngx_slab_calloc(shpool, quic_lb_learned_size(n));
-    if (memory == NULL) {
-        return NGX_ERROR;
-    }
-
-    quic_lb_learned_init(learned, memory, n, &key);
-
-    shpool->data = learned;
-
-    return NGX_OK;
-}
-
-
-/* the only way to the table */
-
-static quic_lb_learned_t *
+static ngx_stream_quic_pt_cids_sh_t *
 ngx_stream_quic_pt_cid_lock(ngx_stream_quic_pt_cids_t *cids)
 {
-    ngx_slab_pool_t    *shpool;
-    quic_lb_learned_t  *learned;
+    ngx_uint_t                     repaired;
+    ngx_slab_pool_t               *shpool;
+    ngx_stream_quic_pt_cids_sh_t  *sh;
 
     shpool = (ngx_slab_pool_t *) cids->zone->shm.addr;
 
     ngx_shmtx_lock(&shpool->mutex);
 
-    learned = shpool->data;
+    sh = shpool->data;
 
-    if (quic_lb_learned_check(learned)) {
+    repaired = quic_lb_learned_check(&sh->ids);
+    repaired |= quic_lb_learned_check(&sh->prefixes);
+
+    if (repaired) {
         ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
                       "a worker was killed while it wrote to the zone \"%V\" "
                       "of connection IDs: the zone is repaired",
                       &cids->zone->shm.name);
     }
 
-    return learned;
+    return sh;
 }
 
 
@@ -299,27 +107,37 @@ ngx_int_t
 ngx_stream_quic_pt_cid_route(ngx_stream_quic_pt_cids_t *cids,
     quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route)
 {
-    quic_lb_learned_t        *learned;
-    quic_lb_learned_entry_t  *entry;
+    ngx_uint_t                     prefix;
+    quic_lb_learned_entry_t       *entry;
+    ngx_stream_quic_pt_cids_sh_t  *sh;
 
-    learned = ngx_stream_quic_pt_cid_lock(cids);
+    sh = ngx_stream_quic_pt_cid_lock(cids);
 
-    entry = ngx_stream_quic_pt_cid_find(cids, learned, pkt);
+    entry = ngx_stream_quic_pt_cid_find(cids, sh, pkt);
+    prefix = 0;
+
+    if (entry == NULL && pkt->type == QUIC_LB_PACKET_SHORT) {
+        entry = quic_lb_prefix_find(&sh->prefixes, pkt->dcid, pkt->dcid_len,
+                                    ngx_current_msec, cids->timeout);
+        prefix = 1;
+    }
 
     if (entry == NULL) {
         ngx_stream_quic_pt_cid_unlock(cids);
         return NGX_DECLINED;
     }
 
-    quic_lb_learned_confirm(learned, entry, ngx_current_msec);
+    quic_lb_learned_confirm(prefix ? &sh->prefixes : &sh->ids, entry,
+                            ngx_current_msec);
 
     ngx_memzero(route, sizeof(ngx_stream_quic_lb_route_t));
 
     route->by = NGX_STREAM_QUIC_LB_CID;
+    route->prefix = prefix;
     route->config_id = NGX_STREAM_QUIC_LB_NO_CONFIG;
     route->version = pkt->version;
-    route->dcid_len = entry->len;
-    ngx_memcpy(route->dcid, entry->id, entry->len);
+    route->dcid_len = prefix ? entry->id_len : entry->len;
+    ngx_memcpy(route->dcid, pkt->dcid, route->dcid_len);
 
     route->backend.socklen = entry->address_len;
     ngx_memcpy(&route->backend.u, entry->address, entry->address_len);
@@ -334,7 +152,7 @@ ngx_stream_quic_pt_cid_route(ngx_stream_quic_pt_cids_t *cids,
 
 static quic_lb_learned_entry_t *
 ngx_stream_quic_pt_cid_find(ngx_stream_quic_pt_cids_t *cids,
-    quic_lb_learned_t *learned, quic_lb_packet_t *pkt)
+    ngx_stream_quic_pt_cids_sh_t *sh, quic_lb_packet_t *pkt)
 {
     size_t                    len, least;
     quic_lb_learned_entry_t  *entry;
@@ -344,7 +162,7 @@ ngx_stream_quic_pt_cid_find(ngx_stream_quic_pt_cids_t *cids,
 
     for (len = pkt->dcid_len; len >= least && len > 0; len--) {
 
-        entry = quic_lb_learned_find(learned, pkt->dcid, len,
+        entry = quic_lb_learned_find(&sh->ids, pkt->dcid, len,
                                      ngx_current_msec, cids->timeout);
         if (entry) {
             return entry;
@@ -359,11 +177,11 @@ void
 ngx_stream_quic_pt_cid_learn(ngx_stream_quic_pt_leg_t *leg,
     quic_lb_packet_t *pkt)
 {
-    quic_lb_learned_t             *learned;
     ngx_stream_quic_pt_flow_t     *flow;
     ngx_stream_quic_pt_cids_t     *cids;
     ngx_stream_quic_pt_router_t   *router;
     ngx_stream_quic_pt_backend_t  *backend;
+    ngx_stream_quic_pt_cids_sh_t  *sh;
 
     flow = leg->flow;
     backend = leg->backend;
@@ -381,18 +199,19 @@ ngx_stream_quic_pt_cid_learn(ngx_stream_quic_pt_leg_t *leg,
         return;
     }
 
-    learned = ngx_stream_quic_pt_cid_lock(cids);
+    leg->id_len = pkt->scid_len;
 
-    if (quic_lb_learned_find(learned, pkt->scid, pkt->scid_len,
+    sh = ngx_stream_quic_pt_cid_lock(cids);
+
+    if (quic_lb_learned_find(&sh->ids, pkt->scid, pkt->scid_len,
                              ngx_current_msec, cids->timeout)
         == NULL)
     {
-        (void) quic_lb_learned_insert(learned, pkt->scid, pkt->scid_len,
-                                      &backend->sockaddr, backend->socklen,
-                                      ngx_current_msec);
+        ngx_stream_quic_pt_cid_insert(leg, sh, pkt->scid, pkt->scid_len);
 
-        ngx_stream_quic_pt_count(flow->listener->worker,
-                                 NGX_STREAM_QUIC_PT_LEARNED, 1);
+        quic_lb_prefix_issued(&sh->prefixes, pkt->scid, pkt->scid_len,
+                              &backend->sockaddr, backend->socklen,
+                              ngx_current_msec, cids->timeout);
     }
 
     ngx_stream_quic_pt_cid_unlock(cids);
@@ -401,7 +220,7 @@ ngx_stream_quic_pt_cid_learn(ngx_stream_quic_pt_leg_t *leg,
 
 /*
  * The ID of a server that goes by the DCID its client chose: a client could so
- * claim the ID of another's connection.
+ * claim the ID of another's connection.  The flow may have forgotten the pair.
  */
 
 static ngx_uint_t
@@ -411,6 +230,93 @@ ngx_stream_quic_pt_cid_of_client(ngx_stream_quic_pt_flow_t *flow,
     return flow->route.by != NGX_STREAM_QUIC_LB_CID
            && pkt->scid_len == flow->route.dcid_len
            && ngx_memcmp(pkt->scid, flow->route.dcid, pkt->scid_len) == 0;
+}
+
+
+static void
+ngx_stream_quic_pt_cid_insert(ngx_stream_quic_pt_leg_t *leg,
+    ngx_stream_quic_pt_cids_sh_t *sh, const u_char *cid, size_t len)
+{
+    (void) quic_lb_learned_insert(&sh->ids, cid, len, &leg->backend->sockaddr,
+                                  leg->backend->socklen, ngx_current_msec);
+
+    ngx_stream_quic_pt_count(leg->flow->listener->worker,
+                             NGX_STREAM_QUIC_PT_LEARNED, 1);
+}
+
+
+/*
+ * Not before the server answers: what it does not know it only resets, and a
+ * flow of a forged address shall not enter anything.
+ */
+
+void
+ngx_stream_quic_pt_cid_changed(ngx_stream_quic_pt_leg_t *leg,
+    quic_lb_packet_t *pkt)
+{
+    if (pkt->type != QUIC_LB_PACKET_SHORT
+        || leg->id_len == 0
+        || leg->id_len > pkt->dcid_len)
+    {
+        return;
+    }
+
+    leg->changed_len = leg->id_len;
+    ngx_memcpy(leg->changed, pkt->dcid, leg->id_len);
+}
+
+
+void
+ngx_stream_quic_pt_cid_answered(ngx_stream_quic_pt_leg_t *leg)
+{
+    size_t                         len;
+    ngx_stream_quic_pt_cids_t     *cids;
+    ngx_stream_quic_pt_cids_sh_t  *sh;
+
+    len = leg->changed_len;
+    leg->changed_len = 0;
+
+    cids = ngx_stream_quic_pt_cids(leg->flow);
+
+    if (cids == NULL || leg->flow->half_open) {
+        return;
+    }
+
+    sh = ngx_stream_quic_pt_cid_lock(cids);
+
+    if (quic_lb_learned_find(&sh->ids, leg->changed, len, ngx_current_msec,
+                             cids->timeout)
+        == NULL)
+    {
+        ngx_stream_quic_pt_cid_changed_bound(leg, cids, sh);
+        ngx_stream_quic_pt_cid_insert(leg, sh, leg->changed, len);
+    }
+
+    ngx_stream_quic_pt_cid_unlock(cids);
+}
+
+
+/* a client that goes on changing only pushes out its own */
+
+static void
+ngx_stream_quic_pt_cid_changed_bound(ngx_stream_quic_pt_leg_t *leg,
+    ngx_stream_quic_pt_cids_t *cids, ngx_stream_quic_pt_cids_sh_t *sh)
+{
+    ngx_stream_quic_pt_id_t  *id;
+    quic_lb_learned_entry_t  *entry;
+
+    id = &leg->ids[leg->nids++ % NGX_STREAM_QUIC_PT_CHANGES];
+
+    if (id->len) {
+        entry = quic_lb_learned_find(&sh->ids, id->data, id->len,
+                                     ngx_current_msec, cids->timeout);
+        if (entry) {
+            quic_lb_learned_remove(&sh->ids, entry);
+        }
+    }
+
+    id->len = leg->id_len;
+    ngx_memcpy(id->data, leg->changed, leg->id_len);
 }
 
 
@@ -447,10 +353,10 @@ ngx_stream_quic_pt_cid_needless(ngx_stream_quic_lb_router_t *router,
 void
 ngx_stream_quic_pt_cid_touch(ngx_stream_quic_pt_flow_t *flow)
 {
-    quic_lb_learned_t           *learned;
-    quic_lb_learned_entry_t     *entry;
-    ngx_stream_quic_pt_cids_t   *cids;
-    ngx_stream_quic_lb_route_t  *route;
+    quic_lb_learned_entry_t       *entry;
+    ngx_stream_quic_pt_cids_t     *cids;
+    ngx_stream_quic_lb_route_t    *route;
+    ngx_stream_quic_pt_cids_sh_t  *sh;
 
     if (ngx_current_msec - flow->touched < NGX_STREAM_QUIC_PT_CID_TOUCH) {
         return;
@@ -459,25 +365,49 @@ ngx_stream_quic_pt_cid_touch(ngx_stream_quic_pt_flow_t *flow)
     flow->touched = ngx_current_msec;
     route = &flow->route;
 
-    cids = ngx_stream_quic_pt_route_router(flow->listener,
-                                           &flow->local.sockaddr)->cids;
+    cids = ngx_stream_quic_pt_cids(flow);
+    sh = ngx_stream_quic_pt_cid_lock(cids);
 
-    learned = ngx_stream_quic_pt_cid_lock(cids);
+    if (route->prefix) {
+        entry = quic_lb_prefix_find(&sh->prefixes, route->dcid,
+                                    route->dcid_len, ngx_current_msec,
+                                    cids->timeout);
+        if (entry) {
+            quic_lb_learned_confirm(&sh->prefixes, entry, ngx_current_msec);
+        }
 
-    entry = quic_lb_learned_find(learned, route->dcid, route->dcid_len,
+        if (entry || flow->half_open) {
+            ngx_stream_quic_pt_cid_unlock(cids);
+            return;
+        }
+
+        /* another server has it now, too */
+
+        route->prefix = 0;
+    }
+
+    entry = quic_lb_learned_find(&sh->ids, route->dcid, route->dcid_len,
                                  ngx_current_msec, cids->timeout);
 
     if (entry == NULL) {
 
         /* it had to make room */
 
-        entry = quic_lb_learned_insert(learned, route->dcid, route->dcid_len,
+        entry = quic_lb_learned_insert(&sh->ids, route->dcid, route->dcid_len,
                                        &route->backend.u,
                                        route->backend.socklen,
                                        ngx_current_msec);
     }
 
-    quic_lb_learned_confirm(learned, entry, ngx_current_msec);
+    quic_lb_learned_confirm(&sh->ids, entry, ngx_current_msec);
 
     ngx_stream_quic_pt_cid_unlock(cids);
+}
+
+
+static ngx_stream_quic_pt_cids_t *
+ngx_stream_quic_pt_cids(ngx_stream_quic_pt_flow_t *flow)
+{
+    return ngx_stream_quic_pt_route_router(flow->listener,
+                                           &flow->local.sockaddr)->cids;
 }

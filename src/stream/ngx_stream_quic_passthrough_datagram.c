@@ -409,6 +409,13 @@ ngx_stream_quic_pt_datagram_leg(ngx_stream_quic_pt_flow_t *flow, u_char *data,
 
     ngx_stream_quic_pt_route_learn_client(flow, &pkt, leg);
 
+    if (route.by == NGX_STREAM_QUIC_LB_CID) {
+        leg->id_len = route.dcid_len;
+
+    } else if (route.by == NGX_STREAM_QUIC_LB_ADDRESS) {
+        ngx_stream_quic_pt_cid_changed(leg, &pkt);
+    }
+
     return leg;
 }
 

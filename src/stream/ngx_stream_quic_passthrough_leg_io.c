@@ -219,6 +219,10 @@ ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg, ngx_int_t n)
 
     ngx_stream_quic_pt_backend_answered(leg);
 
+    if (leg->changed_len) {
+        ngx_stream_quic_pt_cid_answered(leg);
+    }
+
     flow->answered = 1;
 
     (void) ngx_stream_quic_pt_udp_flush(worker, &tx);

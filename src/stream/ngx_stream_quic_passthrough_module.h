@@ -29,6 +29,7 @@
 
 #include "ngx_stream_quic_lb_target.h"
 #include "ngx_stream_upstream_quic_lb_module.h"
+#include "quic_lb_learned.h"
 #include "quic_lb_retry.h"
 #include "quic_lb_table.h"
 
@@ -98,6 +99,18 @@
 /* places for ports: two for each port that there may be */
 #define NGX_STREAM_QUIC_PT_PORTS_BUCKETS  16384
 #define NGX_STREAM_QUIC_PT_PORTS_PLACES   8
+
+
+/*
+ * Octets.  Short headers do not tell the length of their connection ID, so a
+ * shorter one would too often match by chance.
+ */
+
+#define NGX_STREAM_QUIC_PT_CID_MIN    4
+
+/* IDs that a client changes to, learned for each leg: some connections' */
+
+#define NGX_STREAM_QUIC_PT_CHANGES    8
 
 
 /* keys of Retry: the one that tokens are made with, and former ones */
@@ -213,7 +226,13 @@ typedef struct {
 } ngx_stream_quic_pt_bind_t;
 
 
-/* "quic_passthrough_cid_zone" */
+/* "quic_passthrough_cid_zone": in shared memory */
+
+typedef struct {
+    quic_lb_learned_t                ids;
+    quic_lb_learned_t                prefixes;
+} ngx_stream_quic_pt_cids_sh_t;
+
 
 typedef struct {
     ngx_shm_zone_t                  *zone;
@@ -627,6 +646,12 @@ typedef struct {
 } ngx_stream_quic_pt_backend_t;
 
 
+typedef struct {
+    u_char                           len;
+    u_char                           data[QUIC_LB_CID_MAX];
+} ngx_stream_quic_pt_id_t;
+
+
 struct ngx_stream_quic_pt_leg_s {
     ngx_queue_t                      queue;       /* in flow->legs */
     ngx_queue_t                      pending;     /* in worker->pending */
@@ -641,6 +666,13 @@ struct ngx_stream_quic_pt_leg_s {
     ngx_msec_t                       started;
     ngx_msec_t                       active;      /* last datagram */
     off_t                            received;    /* octets */
+
+    /* IDs of a backend whose IDs are learned */
+    u_char                           id_len;      /* of the last, 0: none */
+    u_char                           changed_len; /* 0: none waits */
+    u_char                           changed[QUIC_LB_CID_MAX];
+    ngx_uint_t                       nids;        /* ever changed to */
+    ngx_stream_quic_pt_id_t          ids[NGX_STREAM_QUIC_PT_CHANGES];
 
     unsigned                         is_pending:1;
     unsigned                         opened:1;    /* by an Initial */
@@ -1013,11 +1045,13 @@ void ngx_stream_quic_pt_conn_forget(ngx_stream_quic_pt_flow_t *flow,
 void ngx_stream_quic_pt_conn_free(ngx_stream_quic_pt_flow_t *flow);
 
 /*
- * _cid.c: learned connection IDs.  zone is the setter of its directive.  route
- * returns NGX_OK with |route| set to the backend that has issued the DCID of
- * |pkt|, or NGX_DECLINED.  learn takes the SCID of |pkt|, which the backend of
- * |leg| has sent.  touch, to be called for what the client sends on a |flow|
- * whose route is by CID, keeps the ID.
+ * _cid_zone.c: the setter of the directive.  _cid.c: learned connection IDs.
+ * route returns NGX_OK with |route| set to the backend that has issued the DCID
+ * of |pkt|, or NGX_DECLINED.  learn takes the SCID of |pkt|, which the backend
+ * of |leg| has issued.  changed remembers the unknown DCID of |pkt|, which goes
+ * to |leg|; answered, to be called for the next answer, learns it.  touch, to
+ * be called for what the client sends on a |flow| whose route is by CID, keeps
+ * the ID.
  */
 
 char *ngx_stream_quic_pt_cid_zone(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -1026,6 +1060,9 @@ ngx_int_t ngx_stream_quic_pt_cid_route(ngx_stream_quic_pt_cids_t *cids,
     quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route);
 void ngx_stream_quic_pt_cid_learn(ngx_stream_quic_pt_leg_t *leg,
     quic_lb_packet_t *pkt);
+void ngx_stream_quic_pt_cid_changed(ngx_stream_quic_pt_leg_t *leg,
+    quic_lb_packet_t *pkt);
+void ngx_stream_quic_pt_cid_answered(ngx_stream_quic_pt_leg_t *leg);
 void ngx_stream_quic_pt_cid_touch(ngx_stream_quic_pt_flow_t *flow);
 
 /*

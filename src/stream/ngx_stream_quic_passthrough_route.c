@@ -10,6 +10,7 @@
  *
  *   the DCID repeats                                   the same leg
  *   the DCID has been learned from a backend           that backend
+ *   the DCID begins as those of one backend do         that backend
  *   the DCID decodes to a server                       that server
  *   it decodes, "unmapped maglev"                      Maglev over server ID
  *   long header, connection seen on this flow          its leg
@@ -377,12 +378,12 @@ ngx_stream_quic_pt_route_learn_server(ngx_stream_quic_pt_leg_t *leg,
         return;
     }
 
-    ngx_stream_quic_pt_cid_learn(leg, &pkt);
-
     if (conn == NULL) {
         conn = ngx_stream_quic_pt_conn_add(flow, pair, leg);
         conn->known = (pkt.type != QUIC_LB_PACKET_UNKNOWN);
         conn->issued = !ngx_stream_quic_pt_route_echoes(flow, &pkt);
+
+        ngx_stream_quic_pt_cid_learn(leg, &pkt);
     }
 
     conn->answered = 1;

@@ -31,6 +31,7 @@ and exits 0 only when nothing failed.  Steps:
                          reported, not a failure
     rebind               a new port, the same connection ID (NAT rebinding)
     migrate              a new port and a new connection ID
+    change               a new connection ID, and an answer to it
     ping                 PING and its acknowledgment
 
 "hold" keeps all connections busy, each with a tick per --interval: an echoed
@@ -38,7 +39,8 @@ stream chunk and DATAGRAM frame (ALPN echo), or a small download (h3).  When
 all are up it prints {"event": "ready"}; then it takes commands, one a line,
 and answers each by one JSON line:
 
-    rebind, migrate      every connection, and wait until it works again
+    rebind, migrate, change
+                         every connection, and wait until it works again
     open [N]             N (1) more connections, and wait until they are up
     progress [N]         wait until every connection has done N (3) more ticks
     status               at once
@@ -50,8 +52,9 @@ progress for --timeout seconds has failed.
 Report: {"ok", "failed", "errors": [...], "connections": [{"id", "ok",
 "error", "server", "server_end", "alpn", "version", "octets_sent",
 "octets_received", "datagrams_sent", "datagrams_echoed", "datagrams_lost",
-"ticks", "rebinds", "migrations", "dcids" (in order of use; the first names
-the connection in the servers' logs), "locals" (addresses in order of use)}]}
+"ticks", "rebinds", "migrations", "changes", "dcids" (in order of use; the
+first names the connection in the servers' logs), "locals" (addresses in order
+of use)}]}
 
 "errors" are faults of no single connection: a datagram for a connection ID
 that no connection of the socket has, or from an address never asked.
@@ -204,7 +207,7 @@ class Hold:
     async def _command(self, line):
         verb, _, argument = line.partition(" ")
 
-        if verb in ("rebind", "migrate"):
+        if verb in ("rebind", "migrate", "change"):
             await self.fleet.each(lambda connection: self._move(connection,
                                                                 verb))
 
@@ -277,12 +280,12 @@ def _step(text):
         return lambda connection: connection.datagrams(int(arguments[0]))
 
     if verb == "transfer" and arguments \
-            and set(arguments[1:]) <= {"rebind", "migrate", "ping"} \
+            and set(arguments[1:]) <= {"rebind", "migrate", "change", "ping"} \
             and int(arguments[0]) > len(arguments):
         return lambda connection: connection.transfer(int(arguments[0]),
                                                       arguments[1:])
 
-    if verb in ("rebind", "migrate", "ping") and not arguments:
+    if verb in ("rebind", "migrate", "change", "ping") and not arguments:
         return lambda connection: getattr(connection, verb)()
 
     raise ValueError("bad step: " + text)

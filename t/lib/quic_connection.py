@@ -11,8 +11,8 @@
 
 A Connection raises Failure when something is not as it should be; |errors|
 collects what no connection can be blamed for.  What it may do: get(), post(),
-name(), transfer(), datagrams(), ping(), rebind(), migrate(), tick().  What
-happened is in its |report|, described in quic_client.py.
+name(), transfer(), datagrams(), ping(), rebind(), change(), migrate(), tick().
+What happened is in its |report|, described in quic_client.py.
 """
 
 import asyncio
@@ -321,7 +321,7 @@ class Connection(QuicConnectionProtocol):
             "server": None, "server_end": None, "alpn": None, "version": None,
             "octets_sent": 0, "octets_received": 0,
             "datagrams_sent": 0, "datagrams_echoed": 0, "datagrams_lost": 0,
-            "ticks": 0, "rebinds": 0, "migrations": 0,
+            "ticks": 0, "rebinds": 0, "migrations": 0, "changes": 0,
             "dcids": [], "locals": [],
         }
         self._connection_id_issued_handler = self._own_cid_issued
@@ -493,6 +493,19 @@ class Connection(QuicConnectionProtocol):
             old.close()
 
         await self._moved()
+
+    async def change(self):
+        """A new connection ID at the same port, and an answer to it."""
+        await self._within(self._spare_cid(), "connection ID to change to")
+        old = self._quic.peer_cid
+
+        self._quic.change_connection_id()
+        self.report["changes"] += 1
+
+        if self._quic.peer_cid == old:
+            raise Failure("connection ID did not change")
+
+        await self.ping()
 
     async def migrate(self):
         """A new port and a new connection ID; the old port still listens."""

@@ -165,6 +165,14 @@ answer($mover, $one);
 ok(routes('changed1'), 'learned when it does');
 ok(!routes('changedx'), 'and no other');
 
+# a flow that nobody has yet answered: its address may be forged
+
+my $forger = udp_connect('127.0.0.1', $port);
+
+change($forger, $one, $_) for qw/server01 forged-1/;
+answer($forger, $one);
+ok(!routes('forged-1'), 'not learned of a half-open flow');
+
 # the ID of another server's connection, of which both have seen nothing yet
 
 my $thief = connection($other_port, $two, 'server02');

@@ -13,10 +13,14 @@ use lib "$FindBin::Bin/lib";
 
 use QuicLB;
 use QuicLB::Net;
-use QuicLB::Packet qw/short/;
+use QuicLB::Packet qw/initial short/;
+use QuicLB::Process qw/slurp/;
 use QuicLB::Udp;
 
 use constant { BUFFER => 65536, MTU => 1500 };
+
+# docs: octets of the receive buffer; new connections at once
+use constant { DEFAULT => 4 * 1024 * 1024, BURST => 1500 };
 
 my $id = "\x08\x0a" . 'nonce77';
 
@@ -99,10 +103,61 @@ for my $case (['listening socket', $port], ['leg', $leg]) {
 
 $t->stop();
 
-conf('quic_passthrough_socket_rcvbuf 512m;', 'received');
+# the default, of listening sockets past the system's limit; and none
+
+sub buffer {
+    my ($text) = `ss -uanm "sport = :$port"` =~ /rb(\d+)/;
+
+    return $text;
+}
+
+for my $case (['', 2 * DEFAULT, 'default'],
+              ['quic_passthrough_socket_rcvbuf 512m;', 1024 * 1024 * 1024,
+               'more than rmem_max'],
+              ['quic_passthrough_socket_rcvbuf off;',
+               slurp('/proc/sys/net/core/rmem_default'), 'off'])
+{
+    my ($text, $expected, $name) = @$case;
+
+    conf($text, 'received');
+    $t->start();
+    is(buffer(), int $expected, "receive buffer: $name");
+    is($t->log_count(qr/socket_rcvbuf/), 0, "$name: no warning");
+    $t->stop();
+}
+
+{
+    # one that may not exceed the limit
+    local $ENV{NGINX_BIN} = $t->write('nginx.sh', <<"SH");
+#!/bin/sh
+exec setpriv --bounding-set -net_admin --inh-caps -net_admin \\
+    '$ENV{NGINX_BIN}' "\$@"
+SH
+    chmod 0755, $ENV{NGINX_BIN};
+
+    conf('quic_passthrough_socket_rcvbuf 512m;', 'received');
+    $t->start();
+    is($t->log_count(qr/\[warn\].*rcvbuf"\ of\ 127\.0\.0\.1:$port\ is
+                        \ 536870912,\ the\ system\ allows\ \d+:.*
+                        net\.core\.rmem_max\ to\ 536870912$/x), 1,
+       'less than was asked for: a warning');
+    $t->stop();
+}
+
+
+# a burst of new connections from one socket, while nginx does not read
+
+conf('', qw/overflow received/);
 $t->start();
-like($t->error_log(), qr/rcvbuf" of 127\.0\.0\.1:$port is more than the sys/,
-     'more than the system allows: a warning');
+
+$client = udp_connect('127.0.0.1', $port);
+udp_drain($backend);
+$t->while_stopped(sub {
+    $client->send(initial(sprintf('dcid%06d', $_), '', payload => 'x' x 1150))
+        for 1 .. BURST;
+});
+$t->wait_for('the burst', sub { counter('received') == BURST });
+is(counter('overflow'), 0, 'nothing is lost of a burst');
 $t->stop();
 
 

@@ -18,6 +18,7 @@
 #include "ngx_stream_quic_passthrough_module.h"
 
 
+static ngx_int_t ngx_stream_quic_lb_init_module(ngx_cycle_t *cycle);
 static char *ngx_stream_quic_lb_init_conf(ngx_cycle_t *cycle, void *conf);
 static char *ngx_stream_quic_lb_connections(ngx_cycle_t *cycle);
 
@@ -35,7 +36,7 @@ ngx_module_t  ngx_stream_quic_lb_module = {
     NULL,                                  /* module directives */
     NGX_CORE_MODULE,                       /* module type */
     NULL,                                  /* init master */
-    ngx_stream_quic_pt_owner_init_module,   /* init module */
+    ngx_stream_quic_lb_init_module,        /* init module */
     ngx_stream_quic_pt_listen_init_process,  /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
@@ -43,6 +44,17 @@ ngx_module_t  ngx_stream_quic_lb_module = {
     NULL,                                  /* exit master */
     NGX_MODULE_V1_PADDING
 };
+
+
+static ngx_int_t
+ngx_stream_quic_lb_init_module(ngx_cycle_t *cycle)
+{
+    if (ngx_stream_quic_pt_buffers_init_module(cycle) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_stream_quic_pt_owner_init_module(cycle);
+}
 
 
 /*

@@ -204,8 +204,7 @@ ngx_stream_quic_pt_connect_socket(ngx_stream_quic_pt_leg_t *leg)
         return (ngx_socket_t) -1;
     }
 
-    (void) ngx_stream_quic_pt_udp_buffer(s, SO_RCVBUF, leg->flow->rcvbuf,
-                                         pc->log);
+    ngx_stream_quic_pt_buffers_leg(s, SO_RCVBUF, leg->flow->rcvbuf, pc->log);
 
     if (ngx_stream_quic_pt_connect_transparent(pc, s) != NGX_OK) {
         ngx_stream_quic_pt_connect_close(pc, s);

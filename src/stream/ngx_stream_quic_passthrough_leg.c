@@ -292,8 +292,7 @@ ngx_stream_quic_pt_leg_start(ngx_stream_quic_pt_leg_t *leg)
     ngx_stream_quic_pt_udp_options(c->fd, pc->sockaddr->sa_family, 1,
                                    &flow->listener->worker->quiet);
 
-    (void) ngx_stream_quic_pt_udp_buffer(c->fd, SO_SNDBUF, flow->sndbuf,
-                                         c->log);
+    ngx_stream_quic_pt_buffers_leg(c->fd, SO_SNDBUF, flow->sndbuf, c->log);
 
     ngx_stream_quic_pt_backlog_init(flow->listener->worker, &leg->socket, c);
 

@@ -44,8 +44,6 @@ static ngx_int_t ngx_stream_quic_pt_listen_open(
     ngx_stream_quic_pt_worker_t *worker, ngx_listening_t *ls);
 static ngx_int_t ngx_stream_quic_pt_listen_connection(
     ngx_stream_quic_pt_listener_t *listener);
-static void ngx_stream_quic_pt_listen_buffers(
-    ngx_stream_quic_pt_listener_t *listener);
 static void ngx_stream_quic_pt_listen_timer(
     ngx_stream_quic_pt_listener_t *listener, ngx_event_t *ev,
     ngx_event_handler_pt handler);
@@ -142,8 +140,6 @@ ngx_stream_quic_pt_listen_open(ngx_stream_quic_pt_worker_t *worker,
         return NGX_ERROR;
     }
 
-    ngx_stream_quic_pt_listen_buffers(listener);
-
     ngx_queue_insert_tail(&worker->listeners, &listener->queue);
 
     ngx_stream_quic_pt_listen_timer(listener, &listener->poll,
@@ -225,37 +221,6 @@ ngx_stream_quic_pt_listen_connection(ngx_stream_quic_pt_listener_t *listener)
     c->write->handler = ngx_stream_quic_pt_listen_write;
 
     return NGX_OK;
-}
-
-
-static void
-ngx_stream_quic_pt_listen_buffers(ngx_stream_quic_pt_listener_t *listener)
-{
-    ngx_log_t                      *log;
-    ngx_socket_t                    fd;
-    ngx_stream_quic_pt_srv_conf_t  *pscf;
-
-    fd = listener->socket.connection->fd;
-    log = listener->worker->log;
-    pscf = ngx_stream_quic_pt_srv_conf(listener->listening);
-
-    if (ngx_stream_quic_pt_udp_buffer(fd, SO_RCVBUF, pscf->rcvbuf, log)
-        != NGX_OK)
-    {
-        ngx_log_error(NGX_LOG_WARN, log, 0,
-                      "\"quic_passthrough_socket_rcvbuf\" of %V is more than "
-                      "the system allows, increase net.core.rmem_max",
-                      &listener->listening->addr_text);
-    }
-
-    if (ngx_stream_quic_pt_udp_buffer(fd, SO_SNDBUF, pscf->sndbuf, log)
-        != NGX_OK)
-    {
-        ngx_log_error(NGX_LOG_WARN, log, 0,
-                      "\"quic_passthrough_socket_sndbuf\" of %V is more than "
-                      "the system allows, increase net.core.wmem_max",
-                      &listener->listening->addr_text);
-    }
 }
 
 

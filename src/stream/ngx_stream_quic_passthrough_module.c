@@ -24,6 +24,8 @@ static char *ngx_stream_quic_pt_merge_srv_conf(ngx_conf_t *cf, void *parent,
     void *child);
 static char *ngx_stream_quic_passthrough(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static char *ngx_stream_quic_pt_set_buffer(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 static void ngx_stream_quic_pt_unhook(ngx_conf_t *cf);
 static ngx_int_t ngx_stream_quic_pt_init_upstream(ngx_conf_t *cf,
     ngx_stream_upstream_srv_conf_t *us);
@@ -57,14 +59,14 @@ static ngx_command_t  ngx_stream_quic_passthrough_commands[] = {
 
     { ngx_string("quic_passthrough_socket_rcvbuf"),
       NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
-      ngx_conf_set_size_slot,
+      ngx_stream_quic_pt_set_buffer,
       NGX_STREAM_SRV_CONF_OFFSET,
       offsetof(ngx_stream_quic_pt_srv_conf_t, rcvbuf),
       &ngx_stream_quic_pt_socket_buffer },
 
     { ngx_string("quic_passthrough_socket_sndbuf"),
       NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE1,
-      ngx_conf_set_size_slot,
+      ngx_stream_quic_pt_set_buffer,
       NGX_STREAM_SRV_CONF_OFFSET,
       offsetof(ngx_stream_quic_pt_srv_conf_t, sndbuf),
       &ngx_stream_quic_pt_socket_buffer },
@@ -197,7 +199,11 @@ ngx_stream_quic_pt_merge_srv_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->cids, prev->cids, NULL);
     ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 60000);
 
-    ngx_conf_merge_size_value(conf->rcvbuf, prev->rcvbuf, 0);
+    conf->default_rcvbuf = (conf->rcvbuf == NGX_CONF_UNSET_SIZE
+                            && prev->rcvbuf == NGX_CONF_UNSET_SIZE);
+
+    ngx_conf_merge_size_value(conf->rcvbuf, prev->rcvbuf,
+                              NGX_STREAM_QUIC_PT_RCVBUF);
     ngx_conf_merge_size_value(conf->sndbuf, prev->sndbuf, 0);
 
     ngx_conf_merge_ptr_value(conf->bind, prev->bind, NULL);
@@ -394,6 +400,30 @@ ngx_stream_quic_pt_unused(ngx_conf_t *cf, ngx_stream_quic_pt_srv_conf_t *conf)
                   "\"quic_passthrough_%s\" has no effect without "
                   "\"quic_passthrough\" in the same server in %s:%ui",
                   name, cscf->file_name, cscf->line);
+}
+
+
+/* "off": the system's */
+
+static char *
+ngx_stream_quic_pt_set_buffer(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    size_t     *size;
+    ngx_str_t  *value;
+
+    size = (size_t *) (p + cmd->offset);
+    value = cf->args->elts;
+
+    if (*size == NGX_CONF_UNSET_SIZE
+        && ngx_strcmp(value[1].data, "off") == 0)
+    {
+        *size = 0;
+        return NGX_CONF_OK;
+    }
+
+    return ngx_conf_set_size_slot(cf, cmd, conf);
 }
 
 

@@ -77,6 +77,9 @@
 #define NGX_STREAM_QUIC_PT_CONGESTED  10
 #define NGX_STREAM_QUIC_PT_PAUSE      200
 
+/* octets of a receive buffer: 3,600 Initials of a burst, as Linux counts */
+#define NGX_STREAM_QUIC_PT_RCVBUF     (4 * 1024 * 1024)
+
 /* octets kept for a socket that is full: four sends of the largest size */
 #define NGX_STREAM_QUIC_PT_BACKLOG    (4 * NGX_STREAM_QUIC_PT_BUFFER)
 
@@ -296,6 +299,7 @@ typedef struct {
     ngx_msec_t                       timeout;
     size_t                           rcvbuf;      /* octets, 0: system's */
     size_t                           sndbuf;
+    ngx_uint_t                       default_rcvbuf;  /* unsigned  :1; */
     ngx_stream_quic_pt_bind_t       *bind;        /* NULL: off */
     ngx_int_t                        address_flows;  /* 0: no limit */
     ngx_uint_t                       retry_mode;
@@ -792,6 +796,12 @@ ngx_stream_quic_pt_held_t *ngx_stream_quic_pt_budget_victim(
     ngx_stream_quic_pt_budget_t *budget);
 void ngx_stream_quic_pt_budget_trim(ngx_stream_quic_pt_worker_t *worker);
 
+/* _buffers.c: of listening sockets, in the master; of a leg */
+
+ngx_int_t ngx_stream_quic_pt_buffers_init_module(ngx_cycle_t *cycle);
+void ngx_stream_quic_pt_buffers_leg(ngx_socket_t fd, int name, size_t size,
+    ngx_log_t *log);
+
 /* _worker.c: |fd| is the lowest that was free */
 
 ngx_int_t ngx_stream_quic_pt_worker_init(ngx_cycle_t *cycle,
@@ -831,8 +841,6 @@ void ngx_stream_quic_pt_udp_log(ngx_stream_quic_pt_worker_t *worker,
     ngx_uint_t level, ngx_err_t err, const char *text);
 void ngx_stream_quic_pt_udp_options(ngx_socket_t fd, ngx_uint_t family,
     ngx_uint_t on, ngx_log_t *log);
-ngx_int_t ngx_stream_quic_pt_udp_buffer(ngx_socket_t fd, int name, size_t size,
-    ngx_log_t *log);
 ngx_uint_t ngx_stream_quic_pt_udp_plain(ngx_socket_t fd, ngx_log_t *log);
 uint32_t ngx_stream_quic_pt_udp_overflow(ngx_socket_t fd);
 

@@ -414,34 +414,6 @@ ngx_stream_quic_pt_udp_plain(ngx_socket_t fd, ngx_log_t *log)
 }
 
 
-/* returns NGX_DECLINED if the system has given less than it was asked for */
-
-ngx_int_t
-ngx_stream_quic_pt_udp_buffer(ngx_socket_t fd, int name, size_t size,
-    ngx_log_t *log)
-{
-    int        value;
-    socklen_t  len;
-
-    if (size == 0) {
-        return NGX_OK;
-    }
-
-    ngx_stream_quic_pt_udp_option(fd, SOL_SOCKET, name, (int) size,
-                                  name == SO_RCVBUF ? "SO_RCVBUF"
-                                                    : "SO_SNDBUF", log);
-    len = sizeof(int);
-
-    if (getsockopt(fd, SOL_SOCKET, name, (void *) &value, &len) == -1) {
-        return NGX_OK;
-    }
-
-    /* Linux shows twice of what it allows for datagrams */
-
-    return ((size_t) value < 2 * size) ? NGX_DECLINED : NGX_OK;
-}
-
-
 /* datagrams that the kernel has dropped for want of room, so far */
 
 uint32_t

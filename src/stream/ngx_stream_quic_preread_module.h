@@ -61,6 +61,8 @@ struct ngx_stream_quic_preread_s {
 
     ngx_stream_quic_pt_budget_t      memory;      /* of all connections */
 
+    void                           **main_conf;   /* of further runs */
+
     /* when it was logged that it is short, for want of what */
     time_t                           no_hellos;
     time_t                           no_answers;
@@ -170,6 +172,11 @@ ngx_stream_quic_preread_hello_t *ngx_stream_quic_preread_decided(
     ngx_stream_quic_preread_ctx_t *ctx);
 void ngx_stream_quic_preread_skip(ngx_stream_quic_pt_flow_t *flow,
     ngx_stream_quic_pt_counter_e counter);
+
+/* _phases.c: makes |preread->main_conf| */
+
+ngx_int_t ngx_stream_quic_preread_phases_init(ngx_cycle_t *cycle,
+    ngx_stream_quic_preread_t *preread);
 
 
 extern ngx_module_t  ngx_stream_quic_preread_module;

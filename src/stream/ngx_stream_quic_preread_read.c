@@ -59,6 +59,10 @@ ngx_stream_quic_preread_init_process(ngx_cycle_t *cycle,
 
     ngx_stream_quic_pt_budget_init(&preread->memory, conf->memory);
 
+    if (ngx_stream_quic_preread_phases_init(cycle, preread) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     worker->preread = preread;
 
     return NGX_OK;

@@ -77,6 +77,12 @@ ngx_stream_quic_preread_run(ngx_stream_quic_pt_flow_t *flow,
 
     s->phase_handler = ctx->phase_handler;
 
+    /* what fails from now on must not end the connections that there are */
+
+    if (flow->ready) {
+        s->main_conf = flow->listener->worker->preread->main_conf;
+    }
+
     ctx->rest = 0;
 
     /* the phase calls nobody while there is a timer: it is set again later */

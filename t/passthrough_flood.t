@@ -122,7 +122,7 @@ $held = hold();
 my $report;
 
 ($before, $peak) = flood(sub {
-    my $on = qr/half-open QUIC flows: Retry is on;.* 10\.0\.3\.2:/;
+    my $on = qr/unproven QUIC flows: Retry is on;.* 10\.0\.3\.2:/;
     ok($t->wait_for('Retry', sub { $t->log_count($on) == WORKERS }),
        'Retry is on');
 

@@ -81,7 +81,7 @@ sub first {
 }
 
 
-# a flow that is not half-open
+# a flow that is confirmed
 
 my $client = udp_connect('127.0.0.1', $port);
 my ($begin) = first('a');
@@ -94,6 +94,10 @@ is($got, $begin, 'a connection begins');
 my $answer = handshake('scid0001', "\x00\x0anonce6");
 $backends{a}->send($answer, 0, $from);
 is(udp_receive($client), $answer, 'is answered');
+
+my $proof = handshake("\x00\x0anonce6", 'scid0001');
+$client->send($proof);
+is(udp_receive($backends{a}), $proof, 'its client has had the answer');
 
 my $more = short("\x00\x0anonce6", 'x' x 30);
 $client->send($more);

@@ -278,7 +278,7 @@ ngx_stream_quic_pt_cid_answered(ngx_stream_quic_pt_leg_t *leg)
 
     cids = ngx_stream_quic_pt_cids(leg->flow);
 
-    if (cids == NULL || leg->flow->half_open) {
+    if (cids == NULL || !ngx_stream_quic_pt_teaches(leg->flow)) {
         return;
     }
 
@@ -376,7 +376,7 @@ ngx_stream_quic_pt_cid_touch(ngx_stream_quic_pt_flow_t *flow)
             quic_lb_learned_confirm(&sh->prefixes, entry, ngx_current_msec);
         }
 
-        if (entry || flow->half_open) {
+        if (entry || !ngx_stream_quic_pt_teaches(flow)) {
             ngx_stream_quic_pt_cid_unlock(cids);
             return;
         }

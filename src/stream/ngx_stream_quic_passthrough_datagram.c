@@ -33,6 +33,7 @@ static ngx_uint_t ngx_stream_quic_pt_datagram_matches(
 static ngx_stream_quic_pt_flow_t *ngx_stream_quic_pt_datagram_first(
     ngx_stream_quic_pt_listener_t *listener, ngx_stream_quic_pt_message_t *m,
     u_char *data, size_t len, uint64_t hash);
+static ngx_uint_t ngx_stream_quic_pt_datagram_class(quic_lb_packet_t *pkt);
 static ngx_int_t ngx_stream_quic_pt_datagram_route(
     ngx_stream_quic_pt_listener_t *listener, ngx_stream_quic_pt_flow_t *flow,
     struct sockaddr *client, struct sockaddr *local, u_char *data, size_t len,
@@ -201,7 +202,7 @@ static ngx_stream_quic_pt_flow_t *
 ngx_stream_quic_pt_datagram_first(ngx_stream_quic_pt_listener_t *listener,
     ngx_stream_quic_pt_message_t *m, u_char *data, size_t len, uint64_t hash)
 {
-    ngx_uint_t                   established;
+    ngx_uint_t                   class, established;
     quic_lb_packet_t             pkt;
     ngx_stream_quic_pt_leg_t    *leg;
     ngx_stream_quic_pt_flow_t   *flow;
@@ -218,18 +219,21 @@ ngx_stream_quic_pt_datagram_first(ngx_stream_quic_pt_listener_t *listener,
     }
 
     established = !ngx_stream_quic_pt_route_begins(&pkt, data, len);
+    class = ngx_stream_quic_pt_datagram_class(&pkt);
+
     retry = ngx_stream_quic_pt_route_router(listener, &m->local.sockaddr)
             ->retry;
 
     if (retry && !established
-        && ngx_stream_quic_pt_retry_first(listener, retry, m, data, len)
+        && ngx_stream_quic_pt_retry_first(listener, retry, m, data, len,
+                                          &class)
            != NGX_OK)
     {
         return NULL;
     }
 
-    flow = ngx_stream_quic_pt_flow_create(listener, m, &route, established,
-                                          hash);
+    flow = ngx_stream_quic_pt_flow_create(listener, m, &route, class,
+                                          established, hash);
 
     if (flow == NULL) {
         ngx_stream_quic_pt_count(listener->worker,
@@ -238,9 +242,29 @@ ngx_stream_quic_pt_datagram_first(ngx_stream_quic_pt_listener_t *listener,
     }
 
     flow->retry = retry;
-    flow->unvalidated = established;
+    flow->unvalidated = (class < NGX_STREAM_QUIC_PT_OPENING);
 
     return flow;
+}
+
+
+/* what a flow that begins with this packet is taken for */
+
+static ngx_uint_t
+ngx_stream_quic_pt_datagram_class(quic_lb_packet_t *pkt)
+{
+    switch (pkt->type) {
+
+    case QUIC_LB_PACKET_INITIAL:
+    case QUIC_LB_PACKET_0RTT:
+        return NGX_STREAM_QUIC_PT_OPENING;
+
+    case QUIC_LB_PACKET_UNKNOWN:
+        return NGX_STREAM_QUIC_PT_FOREIGN;
+
+    default:
+        return NGX_STREAM_QUIC_PT_PRESUMED;
+    }
 }
 
 
@@ -335,8 +359,8 @@ static void
 ngx_stream_quic_pt_datagram_send(ngx_stream_quic_pt_flow_t *flow,
     ngx_stream_quic_pt_leg_t *leg, u_char *data, size_t len, ngx_uint_t ecn)
 {
-    if (flow->half_open && flow->answered) {
-        ngx_stream_quic_pt_flow_confirm(flow);
+    if (flow->class != NGX_STREAM_QUIC_PT_CONFIRMED) {
+        ngx_stream_quic_pt_flow_sent(flow);
     }
 
     if (flow->route.by == NGX_STREAM_QUIC_LB_CID) {

@@ -9,12 +9,11 @@
  * nginx session, so limit_conn, access and log work as for any other; the
  * session's connection only lends the listening socket.
  *
- * A flow is half-open until its backend has answered and the client has sent
- * again.  Half-open flows are counted and are the first to go, those of an
- * address with many of them before others', and without an answer they are
- * short-lived; with one they may be a connection that is quiet.  The flow of a
- * refused session stays for some seconds without one, so that the client's
- * next datagrams cost a lookup and not a session and a log line.
+ * A flow is unproven until its client has shown that it gets what is sent to
+ * its address.  Unproven flows make room for others (_room.c), and without an
+ * answer they are short-lived; with one they may be a connection that is quiet.
+ * The flow of a refused session stays for some seconds without one, so that the
+ * client's next datagrams cost a lookup and not a session and a log line.
  */
 
 
@@ -40,8 +39,9 @@ static void ngx_stream_quic_pt_flow_finalize(ngx_stream_quic_pt_flow_t *flow,
     ngx_uint_t rc);
 static void ngx_stream_quic_pt_flow_end(ngx_stream_quic_pt_flow_t *flow);
 static void ngx_stream_quic_pt_flow_cleanup(void *data);
-static void ngx_stream_quic_pt_flow_settle(ngx_stream_quic_pt_flow_t *flow,
-    ngx_queue_t *queue);
+static void ngx_stream_quic_pt_flow_enter(ngx_stream_quic_pt_flow_t *flow,
+    ngx_uint_t class);
+static void ngx_stream_quic_pt_flow_leave(ngx_stream_quic_pt_flow_t *flow);
 static void ngx_stream_quic_pt_flow_done_queue(ngx_queue_t *queue);
 static ssize_t ngx_stream_quic_pt_flow_recv(ngx_connection_t *c, u_char *buf,
     size_t size);
@@ -50,7 +50,7 @@ static ssize_t ngx_stream_quic_pt_flow_recv(ngx_connection_t *c, u_char *buf,
 ngx_stream_quic_pt_flow_t *
 ngx_stream_quic_pt_flow_create(ngx_stream_quic_pt_listener_t *listener,
     ngx_stream_quic_pt_message_t *m, ngx_stream_quic_lb_route_t *route,
-    ngx_uint_t established, uint64_t hash)
+    ngx_uint_t class, ngx_uint_t established, uint64_t hash)
 {
     ngx_connection_t             *c;
     ngx_stream_quic_pt_flow_t    *flow;
@@ -60,7 +60,7 @@ ngx_stream_quic_pt_flow_create(ngx_stream_quic_pt_listener_t *listener,
 
     if ((listener->exiting && !established)
         || ngx_stream_quic_pt_source_full(listener, &m->sockaddr.sockaddr)
-        || ngx_stream_quic_pt_room_for_flow(worker) != NGX_OK)
+        || ngx_stream_quic_pt_room_for_flow(worker, class) != NGX_OK)
     {
         return NULL;
     }
@@ -80,19 +80,18 @@ ngx_stream_quic_pt_flow_create(ngx_stream_quic_pt_listener_t *listener,
     flow->listener = listener;
     flow->route = *route;
     flow->started = ngx_current_msec;
+    flow->round = ngx_current_msec;
     flow->client = m->sockaddr;
     flow->local = m->local;
     flow->socklen = m->socklen;
     flow->established = established;
-    flow->half_open = 1;
 
     ngx_queue_init(&flow->legs);
     ngx_queue_init(&flow->datagrams);
 
     ngx_stream_quic_pt_conn_init(flow);
 
-    ngx_queue_insert_tail(&worker->half_open, &flow->queue);
-    worker->nhalf_open++;
+    ngx_stream_quic_pt_flow_enter(flow, class);
 
     c = NULL;
 
@@ -318,28 +317,70 @@ ngx_stream_quic_pt_flow_ready(ngx_stream_quic_pt_flow_t *flow)
 void
 ngx_stream_quic_pt_flow_confirm(ngx_stream_quic_pt_flow_t *flow)
 {
-    ngx_stream_quic_pt_flow_settle(flow, &flow->listener->worker->confirmed);
+    flow->unvalidated = 0;
+
+    if (flow->class == NGX_STREAM_QUIC_PT_CONFIRMED) {
+        return;
+    }
+
+    ngx_stream_quic_pt_room_proven(flow);
+
+    ngx_stream_quic_pt_flow_leave(flow);
+    ngx_stream_quic_pt_flow_enter(flow, NGX_STREAM_QUIC_PT_CONFIRMED);
 }
 
 
-/* moves a flow to where flows go that are not half-open */
+/*
+ * A connection that has come from elsewhere cannot prove its address, but goes
+ * on for some time: who forges addresses has to do so for each.  Of sustained
+ * flows the least recently used one is the first to go.
+ */
+
+void
+ngx_stream_quic_pt_flow_sent(ngx_stream_quic_pt_flow_t *flow)
+{
+    if (!flow->replied
+        || ngx_current_msec - flow->round < NGX_STREAM_QUIC_PT_ROUND)
+    {
+        return;
+    }
+
+    flow->replied = 0;
+    flow->round = ngx_current_msec;
+
+    if (++flow->rounds < NGX_STREAM_QUIC_PT_ROUNDS) {
+        return;
+    }
+
+    ngx_stream_quic_pt_room_proven(flow);
+
+    ngx_stream_quic_pt_flow_leave(flow);
+    ngx_stream_quic_pt_flow_enter(flow, NGX_STREAM_QUIC_PT_SUSTAINED);
+}
+
 
 static void
-ngx_stream_quic_pt_flow_settle(ngx_stream_quic_pt_flow_t *flow,
-    ngx_queue_t *queue)
+ngx_stream_quic_pt_flow_enter(ngx_stream_quic_pt_flow_t *flow,
+    ngx_uint_t class)
 {
-    if (flow->half_open) {
-        flow->half_open = 0;
-        flow->listener->worker->nhalf_open--;
-        ngx_stream_quic_pt_source_settle(flow);
-    }
+    ngx_stream_quic_pt_class_t  *to;
 
-    if (flow->refused) {
-        ngx_stream_quic_pt_source_detach(flow);
-    }
+    to = &flow->listener->worker->classes[class];
 
+    flow->class = class;
+
+    ngx_queue_insert_tail(&to->flows, &flow->queue);
+    to->nflows++;
+}
+
+
+static void
+ngx_stream_quic_pt_flow_leave(ngx_stream_quic_pt_flow_t *flow)
+{
     ngx_queue_remove(&flow->queue);
-    ngx_queue_insert_tail(queue, &flow->queue);
+    flow->listener->worker->classes[flow->class].nflows--;
+
+    ngx_stream_quic_pt_source_settle(flow);
 }
 
 
@@ -523,7 +564,9 @@ ngx_stream_quic_pt_flow_cleanup(void *data)
     flow->ready = 0;
     flow->started = ngx_current_msec;
 
-    ngx_stream_quic_pt_flow_settle(flow, &worker->refused);
+    ngx_stream_quic_pt_flow_leave(flow);
+    ngx_stream_quic_pt_source_detach(flow);
+    ngx_stream_quic_pt_flow_enter(flow, NGX_STREAM_QUIC_PT_GONE);
 }
 
 
@@ -540,14 +583,9 @@ ngx_stream_quic_pt_flow_free(ngx_stream_quic_pt_flow_t *flow)
         worker->recent = NULL;
     }
 
-    if (flow->half_open) {
-        worker->nhalf_open--;
-        ngx_stream_quic_pt_source_settle(flow);
-    }
-
+    ngx_stream_quic_pt_flow_leave(flow);
     ngx_stream_quic_pt_source_detach(flow);
 
-    ngx_queue_remove(&flow->queue);
     quic_lb_table_remove(&worker->flows, &flow->node);
 
     ngx_free(flow);
@@ -559,9 +597,11 @@ ngx_stream_quic_pt_flow_free(ngx_stream_quic_pt_flow_t *flow)
 void
 ngx_stream_quic_pt_flow_done(ngx_stream_quic_pt_worker_t *worker)
 {
-    ngx_stream_quic_pt_flow_done_queue(&worker->half_open);
-    ngx_stream_quic_pt_flow_done_queue(&worker->confirmed);
-    ngx_stream_quic_pt_flow_done_queue(&worker->refused);
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_STREAM_QUIC_PT_CLASSES; i++) {
+        ngx_stream_quic_pt_flow_done_queue(&worker->classes[i].flows);
+    }
 }
 
 

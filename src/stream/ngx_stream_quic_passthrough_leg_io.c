@@ -224,6 +224,7 @@ ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg, ngx_int_t n)
     }
 
     flow->answered = 1;
+    flow->replied = 1;
 
     (void) ngx_stream_quic_pt_udp_flush(worker, &tx);
     ngx_stream_quic_pt_batch_reset(worker->batch);

@@ -60,6 +60,13 @@
 /* ms; a client's handshake has sent five Initials in 10 s (RFC 9002, 6.2) */
 #define NGX_STREAM_QUIC_PT_HALF_OPEN  10000
 
+/*
+ * Rounds of an answer and more of the client, and ms from one to the next, that
+ * make a flow a sustained one.
+ */
+#define NGX_STREAM_QUIC_PT_ROUNDS     4
+#define NGX_STREAM_QUIC_PT_ROUND      500
+
 /* ms that a refused client is not asked about again */
 #define NGX_STREAM_QUIC_PT_REFUSED    5000
 
@@ -160,7 +167,7 @@ typedef enum {
     NGX_STREAM_QUIC_PT_SENT,              /* to backends */
     NGX_STREAM_QUIC_PT_REPLIES,           /* to clients */
     NGX_STREAM_QUIC_PT_FLOWS,             /* flows made */
-    NGX_STREAM_QUIC_PT_EVICTED,           /* half-open flows evicted */
+    NGX_STREAM_QUIC_PT_EVICTED,           /* unproven flows evicted */
     NGX_STREAM_QUIC_PT_LEARNED,           /* connection IDs learned */
     NGX_STREAM_QUIC_PT_RETRY_SENT,        /* Initials answered by a Retry */
     NGX_STREAM_QUIC_PT_RETRY_ACCEPTED,    /* flows made by a token */
@@ -178,6 +185,25 @@ typedef enum {
     NGX_STREAM_QUIC_PT_UNREAD,            /* ClientHellos not read */
     NGX_STREAM_QUIC_PT_COUNTERS
 } ngx_stream_quic_pt_counter_e;
+
+
+/*
+ * What a flow is taken for, in the order in which flows make room for others.
+ * Nothing has proven the address of the unproven ones: UNPROVEN is their
+ * number.  What proves it is in docs/design.md.
+ */
+
+typedef enum {
+    NGX_STREAM_QUIC_PT_FOREIGN = 0,       /* began with an unknown version */
+    NGX_STREAM_QUIC_PT_PRESUMED,          /* began inside a connection */
+    NGX_STREAM_QUIC_PT_OPENING,           /* half-open: began a connection */
+    NGX_STREAM_QUIC_PT_SUSTAINED,         /* of both ways, for some time */
+    NGX_STREAM_QUIC_PT_CONFIRMED,
+    NGX_STREAM_QUIC_PT_GONE,              /* refused: no session any more */
+    NGX_STREAM_QUIC_PT_CLASSES
+} ngx_stream_quic_pt_class_e;
+
+#define NGX_STREAM_QUIC_PT_UNPROVEN   NGX_STREAM_QUIC_PT_SUSTAINED
 
 
 typedef struct ngx_stream_quic_pt_worker_s    ngx_stream_quic_pt_worker_t;
@@ -451,6 +477,29 @@ typedef struct {
     ((batch)->npieces = 0, (batch)->nruns = 0)
 
 
+/* the flows of a class */
+
+typedef struct {
+    ngx_queue_t                      flows;       /* next to go first */
+    ngx_queue_t                      heavy;       /* sources */
+    ngx_uint_t                       nflows;
+    ngx_uint_t                       limit;
+    ngx_uint_t                       share;       /* more is a heavy source */
+    ngx_uint_t                       pace;        /* _room.c */
+    ngx_uint_t                       credit;
+    ngx_msec_t                       credited;
+} ngx_stream_quic_pt_class_t;
+
+
+/* what came in an interval, and in the one before it */
+
+typedef struct {
+    ngx_msec_t                       since;
+    ngx_uint_t                       current;
+    ngx_uint_t                       former;
+} ngx_stream_quic_pt_window_t;
+
+
 struct ngx_stream_quic_pt_worker_s {
     ngx_cycle_t                     *cycle;
     ngx_log_t                       *log;
@@ -474,15 +523,10 @@ struct ngx_stream_quic_pt_worker_s {
 
     quic_lb_hash_key_t               key;
 
-    /* sources by address, and those with many half-open flows: _source.c */
+    quic_lb_table_t                  sources;     /* by address: _source.c */
 
-    quic_lb_table_t                  sources;
-    ngx_queue_t                      heavy;
-
-    ngx_queue_t                      half_open;   /* oldest first */
-    ngx_queue_t                      confirmed;
-    ngx_queue_t                      refused;     /* oldest first */
-    ngx_uint_t                       nhalf_open;
+    ngx_stream_quic_pt_class_t       classes[NGX_STREAM_QUIC_PT_CLASSES];
+    ngx_stream_quic_pt_window_t      attempts;    /* _room.c */
     ngx_uint_t                       half_open_limit;
     ngx_uint_t                       reserve;     /* connections */
     ngx_uint_t                       nlegs;
@@ -563,11 +607,11 @@ typedef struct {
 
 struct ngx_stream_quic_pt_flow_s {
     quic_lb_table_node_t             node;        /* must be first */
-    ngx_queue_t                      queue;       /* in one of the worker's */
+    ngx_queue_t                      queue;       /* in its class */
     ngx_stream_quic_pt_listener_t   *listener;
 
     ngx_stream_quic_pt_source_t     *source;      /* NULL: no session */
-    ngx_queue_t                      source_queue;  /* while half-open */
+    ngx_queue_t                      source_queue;  /* while unproven */
 
     ngx_stream_session_t            *session;
     ngx_stream_upstream_srv_conf_t  *upstream;
@@ -604,6 +648,9 @@ struct ngx_stream_quic_pt_flow_s {
     ngx_addr_t                      *bind;        /* of legs, NULL: none */
     ngx_stream_quic_pt_retry_t      *retry;       /* of the listen address */
     ngx_msec_t                       started;     /* or refused */
+    ngx_msec_t                       round;       /* when the last began */
+    ngx_uint_t                       rounds;
+    ngx_uint_t                       class;       /* ..._class_e */
 
     socklen_t                        socklen;
     ngx_sockaddr_t                   client;
@@ -613,7 +660,7 @@ struct ngx_stream_quic_pt_flow_s {
     unsigned                         established:1;  /* skipped preaccess */
     unsigned                         limited:1;   /* may open nothing */
     unsigned                         answered:1;  /* by a backend */
-    unsigned                         half_open:1;
+    unsigned                         replied:1;   /* in this round */
     unsigned                         refused:1;   /* no session any more */
     unsigned                         closing:1;   /* goes with the session */
     unsigned                         transparent:1;  /* bind is not ours */
@@ -625,13 +672,20 @@ struct ngx_stream_quic_pt_flow_s {
 };
 
 
+/* the flows of a source in an unproven class */
+
+typedef struct {
+    ngx_queue_t                      queue;       /* heavy ones of the class */
+    ngx_queue_t                      flows;       /* oldest first */
+    ngx_uint_t                       nflows;
+    ngx_uint_t                       heavy;       /* unsigned  heavy:1; */
+} ngx_stream_quic_pt_group_t;
+
+
 struct ngx_stream_quic_pt_source_s {
     quic_lb_table_node_t             node;        /* must be first */
-    ngx_queue_t                      queue;       /* in worker->heavy */
-    ngx_queue_t                      half_open;   /* flows, oldest first */
-    ngx_uint_t                       nhalf_open;
+    ngx_stream_quic_pt_group_t       groups[NGX_STREAM_QUIC_PT_UNPROVEN];
     ngx_uint_t                       nflows;      /* with a session */
-    ngx_uint_t                       heavy;       /* unsigned  heavy:1; */
     ngx_stream_quic_pt_share_t       queued;      /* of worker->queued */
     ngx_stream_quic_pt_share_t       hellos;      /* of preread's memory */
     size_t                           len;
@@ -702,6 +756,14 @@ struct ngx_stream_quic_pt_leg_s {
 
 #define ngx_stream_quic_pt_half_open_limit(cycle)                             \
     ngx_max((ngx_uint_t) (cycle)->connection_n / 4, 1)
+
+
+/* an ID that its client changes to may be learned: not in a handshake */
+
+#define ngx_stream_quic_pt_teaches(flow)                                      \
+    ((flow)->class != NGX_STREAM_QUIC_PT_OPENING                              \
+     && (flow)->class != NGX_STREAM_QUIC_PT_FOREIGN                           \
+     && (flow)->answered)
 
 
 #define ngx_stream_quic_pt_count(worker, counter, n)                          \
@@ -899,15 +961,17 @@ ngx_int_t ngx_stream_quic_pt_retry_init(ngx_conf_t *cf,
     ngx_stream_quic_pt_router_t *router, ngx_stream_conf_addr_t *addr);
 
 /*
- * _retry.c.  first decides about a datagram that would make a flow, admit about
- * one of a flow that no Initial has made: NGX_OK, or NGX_DECLINED for one that
- * is done with, and counted.  token replaces the token of the balancer in the
- * Initials of a datagram, which has a long header and goes to |leg|.
+ * _retry.c.  first decides about a datagram that would make a flow, and what it
+ * is to be taken for, admit about one of a flow that no Initial has made:
+ * NGX_OK, or NGX_DECLINED for one that is done with, and counted.  token
+ * replaces the token of the balancer in the Initials of a datagram, which has a
+ * long header and goes to |leg|.
  */
 
 ngx_int_t ngx_stream_quic_pt_retry_first(
     ngx_stream_quic_pt_listener_t *listener, ngx_stream_quic_pt_retry_t *retry,
-    ngx_stream_quic_pt_message_t *m, u_char *data, size_t len);
+    ngx_stream_quic_pt_message_t *m, u_char *data, size_t len,
+    ngx_uint_t *class);
 ngx_int_t ngx_stream_quic_pt_retry_admit(ngx_stream_quic_pt_flow_t *flow,
     u_char *data, size_t len);
 void ngx_stream_quic_pt_retry_token(ngx_stream_quic_pt_leg_t *leg,
@@ -950,6 +1014,8 @@ void ngx_stream_quic_pt_datagram_release(ngx_stream_quic_pt_flow_t *flow,
  * _flow.c: the life of a flow.  create starts the session of a client's first
  * packet and returns its flow, which may have been refused, or NULL if there
  * is no room; find returns the flow of a session that is only starting.
+ * confirm is for a client that has proven its address, sent for each datagram
+ * of one that has not.
  * close ends a flow and its session; refuse only the session, and the flow
  * drops for a while what the client goes on sending.  evict closes a flow that
  * waits, for its memory.
@@ -957,12 +1023,14 @@ void ngx_stream_quic_pt_datagram_release(ngx_stream_quic_pt_flow_t *flow,
 
 ngx_stream_quic_pt_flow_t *ngx_stream_quic_pt_flow_create(
     ngx_stream_quic_pt_listener_t *listener, ngx_stream_quic_pt_message_t *m,
-    ngx_stream_quic_lb_route_t *route, ngx_uint_t established, uint64_t hash);
+    ngx_stream_quic_lb_route_t *route, ngx_uint_t class,
+    ngx_uint_t established, uint64_t hash);
 ngx_stream_quic_pt_flow_t *ngx_stream_quic_pt_flow_find(
     ngx_stream_session_t *s);
 void ngx_stream_quic_pt_flow_content(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_flow_ready(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_flow_confirm(ngx_stream_quic_pt_flow_t *flow);
+void ngx_stream_quic_pt_flow_sent(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_flow_close(ngx_stream_quic_pt_flow_t *flow,
     ngx_uint_t rc);
 void ngx_stream_quic_pt_flow_refuse(ngx_stream_quic_pt_flow_t *flow,
@@ -972,21 +1040,27 @@ void ngx_stream_quic_pt_flow_free(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_flow_done(ngx_stream_quic_pt_worker_t *worker);
 
 /*
- * _room.c: makes room for one more flow, or for one more leg of |flow|, and
- * returns NGX_OK, or NGX_ERROR if there is none; complain logs that.
+ * _room.c: makes room for one more flow of |class|, or for one more leg of
+ * |flow|, and returns NGX_OK, or NGX_ERROR if there is none; complain logs
+ * that.  unproven returns the half-open flows and recent attempts at others;
+ * proven is for one that is not to be counted any more.
  */
 
+void ngx_stream_quic_pt_room_init(ngx_stream_quic_pt_worker_t *worker);
 ngx_int_t ngx_stream_quic_pt_room_for_flow(
+    ngx_stream_quic_pt_worker_t *worker, ngx_uint_t class);
+ngx_uint_t ngx_stream_quic_pt_room_unproven(
     ngx_stream_quic_pt_worker_t *worker);
+void ngx_stream_quic_pt_room_proven(ngx_stream_quic_pt_flow_t *flow);
 ngx_int_t ngx_stream_quic_pt_room_for_leg(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_room_complain(ngx_stream_quic_pt_worker_t *worker);
 
 /*
  * _source.c: the flows of one client's address.  full tells whether it may have
- * no more of them.  attach enters a flow that is made, half-open, or returns
- * NGX_ERROR; settle is for one that is not half-open any more, detach for one
+ * no more of them.  attach enters a flow that is made, or returns NGX_ERROR;
+ * settle is for one that is about to leave an unproven class, detach for one
  * that loses its session.  heavy returns a flow that has to make room before
- * any other, or NULL.
+ * any other of its class, or NULL.
  */
 
 ngx_uint_t ngx_stream_quic_pt_source_full(
@@ -995,7 +1069,7 @@ ngx_int_t ngx_stream_quic_pt_source_attach(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_source_settle(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_source_detach(ngx_stream_quic_pt_flow_t *flow);
 ngx_stream_quic_pt_flow_t *ngx_stream_quic_pt_source_heavy(
-    ngx_stream_quic_pt_worker_t *worker);
+    ngx_stream_quic_pt_class_t *class);
 
 /*
  * _route.c: the routing table.  decide fills |route| for the packet |pkt| of

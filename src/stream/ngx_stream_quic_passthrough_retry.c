@@ -51,6 +51,8 @@ typedef struct {
 
     quic_lb_packet_t                 pkt;
     const uint8_t                   *packet;      /* NULL: no Initial */
+    ngx_uint_t                       class;       /* of a flow it makes */
+    ngx_uint_t                       untold;      /* unsigned  untold:1; */
 } ngx_stream_quic_pt_retry_initial_t;
 
 
@@ -80,8 +82,9 @@ static ngx_int_t ngx_stream_quic_pt_retry_server_address(
 ngx_int_t
 ngx_stream_quic_pt_retry_first(ngx_stream_quic_pt_listener_t *listener,
     ngx_stream_quic_pt_retry_t *retry, ngx_stream_quic_pt_message_t *m,
-    u_char *data, size_t len)
+    u_char *data, size_t len, ngx_uint_t *class)
 {
+    ngx_int_t                           rc;
     ngx_stream_quic_pt_retry_initial_t  in;
 
     /* the flow will not be made, another worker may answer the next one */
@@ -95,8 +98,13 @@ ngx_stream_quic_pt_retry_first(ngx_stream_quic_pt_listener_t *listener,
     in.client = &m->sockaddr;
     in.socklen = m->socklen;
     in.local = &m->local;
+    in.class = *class;
 
-    return ngx_stream_quic_pt_retry_check(&in, data, len);
+    rc = ngx_stream_quic_pt_retry_check(&in, data, len);
+
+    *class = in.class;
+
+    return rc;
 }
 
 
@@ -111,12 +119,17 @@ ngx_stream_quic_pt_retry_admit(ngx_stream_quic_pt_flow_t *flow, u_char *data,
     in.client = &flow->client;
     in.socklen = flow->socklen;
     in.local = &flow->local;
+    in.class = flow->class;
 
     if (ngx_stream_quic_pt_retry_check(&in, data, len) != NGX_OK) {
         return NGX_DECLINED;
     }
 
-    if (in.packet) {
+    if (in.class == NGX_STREAM_QUIC_PT_CONFIRMED) {
+        ngx_stream_quic_pt_flow_confirm(flow);
+    }
+
+    if (in.packet && !in.untold) {
         flow->unvalidated = 0;
     }
 
@@ -133,6 +146,7 @@ ngx_stream_quic_pt_retry_check(ngx_stream_quic_pt_retry_initial_t *in,
     ngx_stream_quic_pt_worker_t  *worker;
 
     worker = in->listener->worker;
+    in->untold = 0;
 
     ngx_stream_quic_pt_retry_find(in, data, len);
 
@@ -146,6 +160,7 @@ ngx_stream_quic_pt_retry_check(ngx_stream_quic_pt_retry_initial_t *in,
     if (rc == QUIC_LB_OK) {
         ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_RETRY_ACCEPTED, 1);
         in->retry->accepted++;
+        in->class = NGX_STREAM_QUIC_PT_CONFIRMED;
         return NGX_OK;
     }
 
@@ -233,8 +248,8 @@ ngx_stream_quic_pt_retry_open(ngx_stream_quic_pt_retry_t *retry,
 /*
  * No Initial, no Retry.  0-RTT packets come with their Initial, and after a
  * Retry again (RFC 9000, 17.2.3).  Versions that get none are for a server to
- * negotiate, which a client would not listen to after a Retry (RFC 9000, 6.2),
- * but are not worth that a client with a token makes room for them.
+ * negotiate, which a client would not listen to after a Retry (RFC 9000, 6.2);
+ * their flows are few, and the first to make room.
  */
 
 static ngx_int_t
@@ -243,22 +258,23 @@ ngx_stream_quic_pt_retry_untold(ngx_stream_quic_pt_retry_initial_t *in)
     ngx_stream_quic_pt_worker_t  *worker;
 
     worker = in->listener->worker;
+    in->untold = 1;
 
-    if ((in->pkt.type == QUIC_LB_PACKET_UNKNOWN
-         || (in->pkt.version == QUIC_LB_VERSION_2 && !in->retry->v2))
-        && worker->nhalf_open < worker->half_open_limit / 2)
+    if (in->pkt.type == QUIC_LB_PACKET_UNKNOWN
+        || in->pkt.type == QUIC_LB_PACKET_HANDSHAKE
+        || !ngx_stream_quic_pt_retry_wanted(in->retry, worker))
     {
         return NGX_OK;
     }
 
-    if (in->pkt.type != QUIC_LB_PACKET_HANDSHAKE
-        && ngx_stream_quic_pt_retry_wanted(in->retry, worker))
-    {
-        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_RETRY_DROPPED, 1);
-        return NGX_DECLINED;
+    if (in->pkt.version == QUIC_LB_VERSION_2 && !in->retry->v2) {
+        in->class = NGX_STREAM_QUIC_PT_FOREIGN;
+        return NGX_OK;
     }
 
-    return NGX_OK;
+    ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_RETRY_DROPPED, 1);
+
+    return NGX_DECLINED;
 }
 
 

@@ -33,7 +33,7 @@ ngx_stream_quic_pt_retry_wanted(ngx_stream_quic_pt_retry_t *retry,
     }
 
     if (retry->worker == NULL
-        && worker->nhalf_open
+        && ngx_stream_quic_pt_room_unproven(worker)
            >= ngx_stream_quic_pt_retry_threshold(retry, worker))
     {
         ngx_stream_quic_pt_retry_begin(retry, worker);
@@ -43,7 +43,7 @@ ngx_stream_quic_pt_retry_wanted(ngx_stream_quic_pt_retry_t *retry,
 }
 
 
-/* there are never more half-open flows than their limit */
+/* half-open flows alone have to meet it, of which there is a limit */
 
 static ngx_uint_t
 ngx_stream_quic_pt_retry_threshold(ngx_stream_quic_pt_retry_t *retry,
@@ -77,10 +77,11 @@ ngx_stream_quic_pt_retry_begin(ngx_stream_quic_pt_retry_t *retry,
     ngx_add_timer(&retry->event, 1000);
 
     ngx_log_error(NGX_LOG_WARN, worker->log, 0,
-                  "%ui half-open QUIC flows: Retry is on; if this is no "
+                  "%ui unproven QUIC flows: Retry is on; if this is no "
                   "attack, increase \"threshold\" of "
                   "\"quic_passthrough_retry\" or worker_connections, "
-                  "listen %V", worker->nhalf_open, &retry->addr_text);
+                  "listen %V", ngx_stream_quic_pt_room_unproven(worker),
+                  &retry->addr_text);
 }
 
 
@@ -111,7 +112,7 @@ ngx_stream_quic_pt_retry_tick(ngx_event_t *ev)
 
     retry->unanswered = unanswered;
 
-    n += worker->nhalf_open;
+    n += ngx_stream_quic_pt_room_unproven(worker);
 
     if (2 * n < ngx_stream_quic_pt_retry_threshold(retry, worker)) {
         retry->quiet++;
@@ -128,7 +129,7 @@ ngx_stream_quic_pt_retry_tick(ngx_event_t *ev)
     retry->worker = NULL;
 
     ngx_log_error(NGX_LOG_NOTICE, worker->log, 0,
-                  "few half-open QUIC flows: Retry is off again, after %T s, "
+                  "few unproven QUIC flows: Retry is off again, after %T s, "
                   "%ui sent and %ui tokens accepted, listen %V",
                   ngx_time() - retry->since, retry->sent, retry->accepted,
                   &retry->addr_text);

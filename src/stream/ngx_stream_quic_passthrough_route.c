@@ -347,6 +347,7 @@ ngx_stream_quic_pt_route_prove(ngx_stream_quic_pt_flow_t *flow,
     }
 
     ngx_stream_quic_pt_conn_prove(flow, conn);
+    ngx_stream_quic_pt_flow_confirm(flow);
 }
 
 
@@ -397,6 +398,7 @@ ngx_stream_quic_pt_route_echoes(ngx_stream_quic_pt_flow_t *flow,
     quic_lb_packet_t *pkt)
 {
     if (flow->forgot
+        && flow->class != NGX_STREAM_QUIC_PT_CONFIRMED
         && ngx_current_msec - flow->forgot_at < NGX_STREAM_QUIC_PT_HALF_OPEN)
     {
         return 1;

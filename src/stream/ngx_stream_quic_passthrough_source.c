@@ -8,11 +8,11 @@
  * Sources: the flows of one client, whatever its ports.  For IPv6 that is a
  * network of 64 bits, in which a client may choose its address.
  *
- * Who changes the port with each packet makes a flow with each.  Such flows are
- * half-open, or soon are not, as a server answers what comes from a new path;
- * "limit_conn" is not asked, as a connection that moves would count twice.  So
- * a source with many half-open flows is heavy, and makes room before others do;
- * and "quic_passthrough_address_flows" bounds all of its flows.
+ * Who changes the port with each packet makes a flow with each.  "limit_conn"
+ * is not asked for such flows, as a connection that moves would count twice.
+ * So a source with many unproven flows of a class is heavy, and makes room
+ * before others of the class do; and "quic_passthrough_address_flows" bounds
+ * all of its flows.
  *
  * Entered by the first flow of a source, removed with its last; a flow whose
  * session has been refused is none.  There are no more than connections.
@@ -40,8 +40,8 @@ static ngx_stream_quic_pt_source_t *ngx_stream_quic_pt_source_create(
     uint64_t hash);
 static size_t ngx_stream_quic_pt_source_key(struct sockaddr *sockaddr,
     u_char *key);
-static void ngx_stream_quic_pt_source_weigh(
-    ngx_stream_quic_pt_worker_t *worker, ngx_stream_quic_pt_source_t *source);
+static void ngx_stream_quic_pt_source_weigh(ngx_stream_quic_pt_class_t *class,
+    ngx_stream_quic_pt_group_t *group);
 
 
 ngx_uint_t
@@ -76,6 +76,7 @@ ngx_stream_quic_pt_source_attach(ngx_stream_quic_pt_flow_t *flow)
     size_t                        len;
     u_char                        key[NGX_STREAM_QUIC_LB_ADDRESS_MAX];
     uint64_t                      hash;
+    ngx_stream_quic_pt_group_t   *group;
     ngx_stream_quic_pt_source_t  *source;
     ngx_stream_quic_pt_worker_t  *worker;
 
@@ -94,12 +95,16 @@ ngx_stream_quic_pt_source_attach(ngx_stream_quic_pt_flow_t *flow)
     }
 
     source->nflows++;
-    source->nhalf_open++;
-
-    ngx_queue_insert_tail(&source->half_open, &flow->source_queue);
-    ngx_stream_quic_pt_source_weigh(worker, source);
 
     flow->source = source;
+
+    if (flow->class < NGX_STREAM_QUIC_PT_UNPROVEN) {
+        group = &source->groups[flow->class];
+        group->nflows++;
+
+        ngx_queue_insert_tail(&group->flows, &flow->source_queue);
+        ngx_stream_quic_pt_source_weigh(&worker->classes[flow->class], group);
+    }
 
     return NGX_OK;
 }
@@ -131,6 +136,7 @@ static ngx_stream_quic_pt_source_t *
 ngx_stream_quic_pt_source_create(ngx_stream_quic_pt_worker_t *worker,
     u_char *key, size_t len, uint64_t hash)
 {
+    ngx_uint_t                    i;
     ngx_stream_quic_pt_source_t  *source;
 
     source = ngx_calloc(sizeof(ngx_stream_quic_pt_source_t), worker->log);
@@ -147,7 +153,10 @@ ngx_stream_quic_pt_source_create(ngx_stream_quic_pt_worker_t *worker,
 
     source->len = len;
     ngx_memcpy(source->key, key, len);
-    ngx_queue_init(&source->half_open);
+
+    for (i = 0; i < NGX_STREAM_QUIC_PT_UNPROVEN; i++) {
+        ngx_queue_init(&source->groups[i].flows);
+    }
 
     return source;
 }
@@ -171,18 +180,20 @@ ngx_stream_quic_pt_source_key(struct sockaddr *sockaddr, u_char *key)
 void
 ngx_stream_quic_pt_source_settle(ngx_stream_quic_pt_flow_t *flow)
 {
-    ngx_stream_quic_pt_source_t  *source;
+    ngx_stream_quic_pt_group_t   *group;
+    ngx_stream_quic_pt_worker_t  *worker;
 
-    source = flow->source;
-
-    if (source == NULL) {
+    if (flow->source == NULL || flow->class >= NGX_STREAM_QUIC_PT_UNPROVEN) {
         return;
     }
 
-    source->nhalf_open--;
-    ngx_queue_remove(&flow->source_queue);
+    worker = flow->listener->worker;
 
-    ngx_stream_quic_pt_source_weigh(flow->listener->worker, source);
+    group = &flow->source->groups[flow->class];
+    group->nflows--;
+
+    ngx_queue_remove(&flow->source_queue);
+    ngx_stream_quic_pt_source_weigh(&worker->classes[flow->class], group);
 }
 
 
@@ -208,45 +219,43 @@ ngx_stream_quic_pt_source_detach(ngx_stream_quic_pt_flow_t *flow)
 }
 
 
-/* heavy is who has an eighth of what there may be: at most eight are */
-
 static void
-ngx_stream_quic_pt_source_weigh(ngx_stream_quic_pt_worker_t *worker,
-    ngx_stream_quic_pt_source_t *source)
+ngx_stream_quic_pt_source_weigh(ngx_stream_quic_pt_class_t *class,
+    ngx_stream_quic_pt_group_t *group)
 {
     ngx_uint_t  heavy;
 
-    heavy = source->nhalf_open > worker->half_open_limit / 8;
+    heavy = group->nflows > class->share;
 
-    if (heavy == source->heavy) {
+    if (heavy == group->heavy) {
         return;
     }
 
-    source->heavy = heavy;
+    group->heavy = heavy;
 
     if (heavy) {
-        ngx_queue_insert_tail(&worker->heavy, &source->queue);
+        ngx_queue_insert_tail(&class->heavy, &group->queue);
 
     } else {
-        ngx_queue_remove(&source->queue);
+        ngx_queue_remove(&group->queue);
     }
 }
 
 
 ngx_stream_quic_pt_flow_t *
-ngx_stream_quic_pt_source_heavy(ngx_stream_quic_pt_worker_t *worker)
+ngx_stream_quic_pt_source_heavy(ngx_stream_quic_pt_class_t *class)
 {
-    ngx_queue_t                  *q;
-    ngx_stream_quic_pt_source_t  *source;
+    ngx_queue_t                 *q;
+    ngx_stream_quic_pt_group_t  *group;
 
-    if (ngx_queue_empty(&worker->heavy)) {
+    if (ngx_queue_empty(&class->heavy)) {
         return NULL;
     }
 
-    q = ngx_queue_head(&worker->heavy);
-    source = ngx_queue_data(q, ngx_stream_quic_pt_source_t, queue);
+    q = ngx_queue_head(&class->heavy);
+    group = ngx_queue_data(q, ngx_stream_quic_pt_group_t, queue);
 
-    q = ngx_queue_head(&source->half_open);
+    q = ngx_queue_head(&group->flows);
 
     return ngx_queue_data(q, ngx_stream_quic_pt_flow_t, source_queue);
 }

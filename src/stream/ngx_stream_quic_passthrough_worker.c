@@ -85,10 +85,8 @@ ngx_stream_quic_pt_worker_init(ngx_cycle_t *cycle,
     ngx_stream_quic_pt_budget_init(&worker->queued,
                                    NGX_STREAM_QUIC_PT_QUEUED_ALL);
 
-    ngx_queue_init(&worker->heavy);
-    ngx_queue_init(&worker->half_open);
-    ngx_queue_init(&worker->confirmed);
-    ngx_queue_init(&worker->refused);
+    ngx_stream_quic_pt_room_init(worker);
+
     ngx_queue_init(&worker->listeners);
     ngx_queue_init(&worker->pending);
 

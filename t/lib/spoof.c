@@ -3,7 +3,7 @@
  * Sends datagrams from random source addresses, as a flood of spoofed Initials
  * does.
  *
- *     spoof ADDRESS PORT RATE SECONDS < DATAGRAMS
+ *     spoof ADDRESS PORT RATE SECONDS [KIND ...] < DATAGRAMS
  *
  * Each SIZE octets of the standard input are an Initial of a client whose DCID
  * has 8 octets.  RATE of them a second leave from 10.128.0.0/9, chosen at
@@ -11,6 +11,13 @@
  * server.  Needs root, and a way back that leads nowhere.  Goes on for SECONDS
  * at least, and until there is a SIGTERM, then prints the number of datagrams
  * sent.
+ *
+ * With a KIND each address sends twice, 50 ms apart, as if it had been
+ * answered; the kinds take turns:
+ *
+ *     initial     one of the DATAGRAMS, with a DCID of its own if it is odd
+ *     version     a version that nobody knows
+ *     short       a short header that names the server 0x0a of codepoint 0
  */
 
 
@@ -36,6 +43,8 @@
 #define POOL      1024
 #define BURST     64
 #define DCID      6               /* its place in a long header */
+#define PAUSE     0.05            /* s until it comes again */
+#define SHORT     60
 
 
 typedef struct {
@@ -60,8 +69,6 @@ die(const char *what)
 }
 
 
-/* xorshift64 */
-
 static void
 tell(int signo)
 {
@@ -69,6 +76,8 @@ tell(int signo)
     told = 1;
 }
 
+
+/* xorshift64 */
 
 static uint32_t
 random32(void)
@@ -94,10 +103,16 @@ now(void)
 }
 
 
-static void
-make(packet_t *p, unsigned n, struct sockaddr_in *to, uint64_t number)
+/* the address, and all that is random, follow from |number| */
+
+static size_t
+make(packet_t *p, unsigned n, struct sockaddr_in *to, uint64_t number,
+    const char *kind)
 {
+    size_t    size;
     uint32_t  garbage;
+
+    size = SIZE;
 
     memset(p, 0, offsetof(packet_t, data));
 
@@ -112,14 +127,48 @@ make(packet_t *p, unsigned n, struct sockaddr_in *to, uint64_t number)
 
     p->udp.source = htons((uint16_t) (1024 + random32() % 60000));
     p->udp.dest = to->sin_port;
-    p->udp.len = htons(sizeof(struct udphdr) + SIZE);
-
     memcpy(p->data, pool[random32() % n], SIZE);
+    garbage = random32();
 
-    if (number & 1) {
-        garbage = random32();
+    if (strcmp(kind, "version") == 0) {
+        memcpy(&p->data[1], "\x1a\x2a\x3a\x4a", 4);
+        memcpy(&p->data[DCID], &garbage, sizeof(garbage));
+
+    } else if (strcmp(kind, "short") == 0) {
+        memcpy(p->data, "\x40\x08\x0a", 3);
+        memcpy(&p->data[3], &garbage, sizeof(garbage));
+        size = SHORT;
+
+    } else if (number & 1) {
         memcpy(&p->data[DCID], &garbage, sizeof(garbage));
     }
+
+    p->udp.len = htons((uint16_t) (sizeof(struct udphdr) + size));
+
+    return offsetof(packet_t, data) + size;
+}
+
+
+/* the datagram after |sent| others: a new address and a former one in turn */
+
+static size_t
+make_kind(packet_t *p, unsigned n, struct sockaddr_in *to, uint64_t sent,
+    double rate, char **kinds, int nkinds)
+{
+    uint64_t  number, lag;
+
+    number = sent / 2;
+    lag = (uint64_t) (rate / 2 * PAUSE);
+
+    if (sent & 1) {
+        number = (number >= lag) ? number - lag : 0;
+    }
+
+    state = (number + 1) * 0x9e3779b97f4a7c15u;
+    (void) random32();
+
+    return make(p, n, to, number / (uint64_t) nkinds,
+                kinds[number % (uint64_t) nkinds]);
 }
 
 
@@ -150,8 +199,9 @@ main(int argc, char **argv)
     struct mmsghdr      msgs[BURST];
     struct sockaddr_in  to;
 
-    if (argc != 5) {
-        fprintf(stderr, "usage: spoof ADDRESS PORT RATE SECONDS\n");
+    if (argc < 5) {
+        fprintf(stderr, "usage: spoof ADDRESS PORT RATE SECONDS "
+                "[KIND ...]\n");
         return 2;
     }
 
@@ -179,7 +229,6 @@ main(int argc, char **argv)
 
     for (i = 0; i < BURST; i++) {
         iov[i].iov_base = &packets[i];
-        iov[i].iov_len = sizeof(packet_t);
         msgs[i].msg_hdr.msg_name = &to;
         msgs[i].msg_hdr.msg_namelen = sizeof(to);
         msgs[i].msg_hdr.msg_iov = &iov[i];
@@ -204,7 +253,12 @@ main(int argc, char **argv)
         }
 
         for (i = 0; i < count; i++) {
-            make(&packets[i], npool, &to, sent + (uint64_t) i);
+            iov[i].iov_len = (argc == 5)
+                             ? make(&packets[i], npool, &to,
+                                    sent + (uint64_t) i, "initial")
+                             : make_kind(&packets[i], npool, &to,
+                                         sent + (uint64_t) i, rate, &argv[5],
+                                         argc - 5);
         }
 
         n = sendmmsg(fd, msgs, (unsigned) count, 0);

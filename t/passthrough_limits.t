@@ -45,8 +45,9 @@ my $connections = 0;
 
 my $lines = join "\n", map { "server $_;" } @addresses;
 my $balanced = join "\n", map { "server $_;" } @addresses[0 .. BALANCED - 1];
+# not in the order of the IDs
 my $map = join "\n", map { "server_id $ids[$_] $addresses[$_];" }
-                     0 .. SERVERS - 1;
+                     reverse 0 .. SERVERS - 1;
 
 sub conf {
     my (%parts) = @_;

@@ -30,6 +30,8 @@ my $good = key('good.key', 'k' x 32);
 my $same = key('same.key', 'k' x 32);
 my $other = key('other.key', 'o' x 32);
 my $short = key('short.key', 'k' x 15);
+my $least = key('least.key', 'k' x 16);
+my $most = key('most.key', 'k' x 65536);
 my $empty = key('empty.key', '');
 my $huge = key('huge.key', 'k' x 65537);
 my $open = key('open.key', 'k' x 16, 0644);
@@ -121,6 +123,10 @@ check('inherited, and off',
       "quic_passthrough_retry on;" . server('quic_passthrough_retry off;'),
       undef);
 check('inherited keys', $with . server('quic_passthrough_retry on;'), undef);
+check('a key of 16 octets',
+      server("quic_passthrough_retry on; $key $least;"), undef);
+check('a key of 65536 octets',
+      server("quic_passthrough_retry on; $key $most;"), undef);
 
 $t->done();
 

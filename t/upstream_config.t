@@ -282,6 +282,11 @@ for my $text (qw/31441 31441a00 31441g 0x441a/, '""', '" 1441a"') {
 refused('ID twice', "$servers quic_lb 0 { $lengths\n$id\n"
         . "server_id 31441A 127.0.0.1:8442;\n }",
         qr/duplicate server ID "31441A" in "server_id" of "quic_lb 0"/);
+refused('ID twice, with others between', "$servers quic_lb 0 { $lengths\n$id\n"
+        . "server_id 41441a 127.0.0.1:8441;\n"
+        . "server_id 21441a 127.0.0.1:8441;\n"
+        . "server_id 31441A 127.0.0.1:8442;\n }",
+        qr/duplicate server ID "31441A" in "server_id" of "quic_lb 0"/);
 refused('no address', "$servers quic_lb 0 { $lengths server_id 31441a; }",
         qr/invalid number of arguments in "server_id" directive/);
 

@@ -223,7 +223,7 @@ for my $case (
 
 $servers->command('close', 'four');
 start('10.0.1.2', $auto, '--timeout', 2, 'run', 'get:/name')->report();
-ok($t->wait_log(qr/does not take datagrams, upstream: "10\.0\.2\.1:/),
+ok($t->wait_log(qr/server "10\.0\.2\.1:\d+" in upstream "\w+" does not take/),
    'ICMP comes back to nginx');
 
 

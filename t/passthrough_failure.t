@@ -126,8 +126,11 @@ is($report->{failed}, 0, 'no connection fails for a killed server')
 is(servers_of($report)->{s2}, undef, 'which gets none');
 
 my $killed = $servers{s2}->address('s2');
-cmp_ok($t->log_count(qr/does not take datagrams, upstream: "\Q$killed\E"/),
-       '>', 0, 'the log names what happened');
+my $server = qr/server "\Q$killed\E" in upstream "h3"/;
+cmp_ok($t->log_count(qr/$server does not take datagrams/), '>', 0,
+       'the log names the server, and what happened');
+cmp_ok($t->log_count(qr/temporarily disabled.* $server$/), '>', 0,
+       'also where the balancer takes it out');
 
 $report = run(20);
 is($report->{failed}, 0, 'later connections');
@@ -216,7 +219,7 @@ my $logged = 0;
 $t->wait_for('lines in the log', sub {
     $client->send(long(0xff000001, pack('N2', rand(2**32), $sent++)))
         for 1 .. 5;
-    $logged = $t->log_count(qr/does not take datagrams.*:$closed"/);
+    $logged = $t->log_count(qr/:$closed" in upstream "lone" does not take/);
     return $logged >= 3 && $sent > 10 * $logged;
 });
 cmp_ok($logged, '>=', 3, 'a dead server is in the log');
@@ -234,7 +237,7 @@ is($t->access_count($single), $ended,
 
 # nor is it by new clients, when no server is left to try
 
-my $disabled = qr/temporarily disabled.* server: 127\.0\.0\.1:$none$/;
+my $disabled = qr/temporarily disabled.* in upstream "none"$/;
 my ($began, $clients, $allowed) = (time(), 0, 0);
 
 $t->wait_for('more clients than lines', sub {

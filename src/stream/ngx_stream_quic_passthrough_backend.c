@@ -8,9 +8,12 @@
  * Backends: what a worker knows of an address that it has legs to, and what
  * counts as its failure.
  *
- * A leg that ICMP has told of gives its peer back as failed.  Silence counts
- * only if the backend answered nobody while new connections of two clients
- * waited, else anybody's bogus Initials could take it out.
+ * A leg with an ICMP error gives its peer back as failed: only the server, or
+ * the network before it, can send one to a connected socket.  If the leg has
+ * the client's address it may be about that, and proves no more than silence.
+ * Silence counts only if the backend answered nobody while new connections of
+ * two clients waited, else a few bogus Initials could take it out; and not at
+ * all if "quic_health_check" asks.
  */
 
 
@@ -22,11 +25,20 @@
 #include "ngx_stream_quic_passthrough_module.h"
 
 
+/* octets of a server and the name of its upstream in a line */
+
+#define NGX_STREAM_QUIC_PT_BACKEND_TEXT  512
+
+
 static void ngx_stream_quic_pt_backend_complain(ngx_stream_quic_pt_leg_t *leg,
     ngx_err_t err);
 static ngx_uint_t ngx_stream_quic_pt_backend_unreachable(ngx_err_t err);
 static ngx_uint_t ngx_stream_quic_pt_backend_told(
     ngx_stream_quic_pt_worker_t *worker);
+static ngx_uint_t ngx_stream_quic_pt_backend_unanswered(
+    ngx_stream_quic_pt_leg_t *leg);
+static u_char *ngx_stream_quic_pt_backend_text(ngx_stream_quic_pt_leg_t *leg,
+    u_char *buf, size_t len);
 
 
 ngx_int_t
@@ -67,7 +79,8 @@ ngx_stream_quic_pt_backend_attach(ngx_stream_quic_pt_leg_t *leg)
 
     ngx_memcpy(&backend->sockaddr, pc->sockaddr, pc->socklen);
     backend->socklen = pc->socklen;
-    backend->answered = leg->started - 1;
+    backend->id = ngx_stream_quic_pt_evidence_id(pc->sockaddr);
+    backend->answered = ngx_current_msec - NGX_STREAM_QUIC_PT_EVIDENCE_GRAIN;
 
     if (quic_lb_table_insert(&worker->backends, &backend->node, hash)
         != QUIC_LB_OK)
@@ -80,6 +93,8 @@ found:
 
     backend->refs++;
     leg->backend = backend;
+
+    (void) ngx_stream_quic_pt_evidence_get(worker, backend->id);
 
     return NGX_OK;
 }
@@ -104,8 +119,29 @@ ngx_stream_quic_pt_backend_detach(ngx_stream_quic_pt_leg_t *leg)
 void
 ngx_stream_quic_pt_backend_answered(ngx_stream_quic_pt_leg_t *leg)
 {
-    leg->backend->answered = ngx_current_msec;
-    leg->backend->silent = 0;
+    u_char                         text[NGX_STREAM_QUIC_PT_BACKEND_TEXT];
+    u_char                        *last;
+    ngx_stream_quic_pt_worker_t   *worker;
+    ngx_stream_quic_pt_backend_t  *backend;
+
+    worker = leg->flow->listener->worker;
+    backend = leg->backend;
+
+    if (ngx_current_msec - backend->answered
+        < NGX_STREAM_QUIC_PT_EVIDENCE_GRAIN / 2)
+    {
+        return;
+    }
+
+    backend->answered = ngx_current_msec;
+
+    if (ngx_stream_quic_pt_evidence_answered(worker, backend->id)) {
+
+        last = ngx_stream_quic_pt_backend_text(leg, text, sizeof(text));
+
+        ngx_log_error(NGX_LOG_NOTICE, worker->log, 0,
+                      "%*s answers again", (size_t) (last - text), text);
+    }
 }
 
 
@@ -129,8 +165,8 @@ static void
 ngx_stream_quic_pt_backend_complain(ngx_stream_quic_pt_leg_t *leg,
     ngx_err_t err)
 {
-    size_t                         len;
-    u_char                         text[NGX_SOCKADDR_STRLEN];
+    u_char                         text[NGX_STREAM_QUIC_PT_BACKEND_TEXT];
+    u_char                        *last;
     ngx_stream_quic_pt_worker_t   *worker;
     ngx_stream_quic_pt_backend_t  *backend;
 
@@ -151,20 +187,79 @@ ngx_stream_quic_pt_backend_complain(ngx_stream_quic_pt_leg_t *leg,
     backend->complained = ngx_time();
     worker->ncomplaints++;
 
-    /* the peer and its name may be gone */
-
-    len = ngx_sock_ntop(&backend->sockaddr.sockaddr, backend->socklen, text,
-                        NGX_SOCKADDR_STRLEN, 1);
+    last = ngx_stream_quic_pt_backend_text(leg, text, sizeof(text));
 
     ngx_log_error(NGX_LOG_ERR, leg->socket.connection->log, err,
-                  "upstream does not take datagrams, upstream: \"%*s\"",
-                  len, text);
+                  "%*s does not take datagrams", (size_t) (last - text), text);
+}
+
+
+/* the peer and its name may be gone */
+
+static u_char *
+ngx_stream_quic_pt_backend_text(ngx_stream_quic_pt_leg_t *leg, u_char *buf,
+    size_t len)
+{
+    size_t                           n;
+    u_char                          *last;
+    u_char                           text[NGX_SOCKADDR_STRLEN];
+    socklen_t                        socklen;
+    struct sockaddr                 *sockaddr;
+    ngx_stream_upstream_srv_conf_t  *uscf;
+
+    sockaddr = leg->upstream.peer.sockaddr;
+    socklen = leg->upstream.peer.socklen;
+
+    if (leg->backend) {
+        sockaddr = &leg->backend->sockaddr.sockaddr;
+        socklen = leg->backend->socklen;
+    }
+
+    n = sockaddr ? ngx_sock_ntop(sockaddr, socklen, text, sizeof(text), 1) : 0;
+
+    last = buf + len;
+    buf = ngx_slprintf(buf, last, "server \"%*s\"", n, text);
+
+    /* that of a learned backend is not known */
+
+    uscf = leg->upstream.upstream;
+
+    if (uscf) {
+        buf = ngx_slprintf(buf, last, " in upstream \"%V\"", &uscf->host);
+    }
+
+    return buf;
+}
+
+
+/* the context of what balancers, and nginx, log about a peer */
+
+u_char *
+ngx_stream_quic_pt_backend_log_error(ngx_log_t *log, u_char *buf, size_t len)
+{
+    u_char                    *p;
+    ngx_log_t                 *session;
+    ngx_stream_quic_pt_leg_t  *leg;
+
+    leg = log->data;
+    session = leg->flow->session->connection->log;
+
+    if (session->handler) {
+        p = session->handler(session, buf, len);
+        len -= p - buf;
+        buf = p;
+    }
+
+    p = ngx_snprintf(buf, len, ", ");
+
+    return ngx_stream_quic_pt_backend_text(leg, p, len - (p - buf));
 }
 
 
 /*
  * Gives the peer back as failed.  A server that is known to fail already may
- * still be tried for what names it; this tells nothing new.
+ * still be tried for what names it; this tells nothing new.  Nor does what the
+ * address of one client alone has come across.
  */
 
 void
@@ -174,7 +269,10 @@ ngx_stream_quic_pt_backend_peer_failed(ngx_stream_quic_pt_leg_t *leg)
 
     state = NGX_PEER_FAILED;
 
-    if (leg->server && !ngx_stream_quic_lb_server_available(leg->server)) {
+    if ((leg->server && !ngx_stream_quic_lb_server_available(leg->server))
+        || (leg->flow->transparent
+            && !ngx_stream_quic_pt_backend_unanswered(leg)))
+    {
         state = 0;
     }
 
@@ -218,6 +316,11 @@ ngx_stream_quic_pt_backend_free_peer(ngx_stream_quic_pt_leg_t *leg,
 
     pc->free(pc, pc->data, state);
 
+    if ((state & NGX_PEER_FAILED) && leg->backend) {
+        ngx_stream_quic_pt_evidence_failed(leg->flow->listener->worker,
+                                           leg->backend->id);
+    }
+
     pc->log = log;
     pc->sockaddr = NULL;
 }
@@ -255,27 +358,28 @@ ngx_stream_quic_pt_backend_told(ngx_stream_quic_pt_worker_t *worker)
 ngx_uint_t
 ngx_stream_quic_pt_backend_silent(ngx_stream_quic_pt_leg_t *leg)
 {
-    uint64_t                       client;
-    ngx_stream_quic_pt_backend_t  *backend;
+    return leg->opened
+           && ngx_current_msec - leg->started
+              >= ngx_stream_quic_pt_unanswered(leg->flow)
+           && ngx_stream_quic_pt_backend_unanswered(leg);
+}
 
-    backend = leg->backend;
 
-    if (!leg->opened
+static ngx_uint_t
+ngx_stream_quic_pt_backend_unanswered(ngx_stream_quic_pt_leg_t *leg)
+{
+    uint64_t  client;
+
+    if (leg->backend == NULL
         || leg->answered
-        || (ngx_msec_int_t) (backend->answered - leg->started) >= 0
-        || ngx_current_msec - leg->started
-           < ngx_stream_quic_pt_unanswered(leg->flow))
+        || ngx_stream_quic_lb_asked(leg->upstream.upstream))
     {
         return 0;
     }
 
     client = ngx_stream_quic_lb_client_hash(&leg->flow->client.sockaddr);
 
-    if (backend->silent && backend->silent != client) {
-        return 1;
-    }
-
-    backend->silent = client;
-
-    return 0;
+    return ngx_stream_quic_pt_evidence_silent(leg->flow->listener->worker,
+                                              leg->backend->id, leg->started,
+                                              client);
 }

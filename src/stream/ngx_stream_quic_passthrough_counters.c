@@ -6,7 +6,7 @@
 
 /*
  * The counters of passthrough: shared by the workers, kept over a reload, read
- * by variables.
+ * by variables.  Their zone holds the evidence against backends, too.
  */
 
 
@@ -16,6 +16,12 @@
 #include <ngx_stream.h>
 
 #include "ngx_stream_quic_passthrough_module.h"
+
+
+typedef struct {
+    ngx_atomic_t                   counters[NGX_STREAM_QUIC_PT_COUNTERS];
+    ngx_stream_quic_pt_evidence_t  evidence[NGX_STREAM_QUIC_PT_EVIDENCE];
+} ngx_stream_quic_pt_shared_t;
 
 
 static ngx_int_t ngx_stream_quic_pt_counters_variable(ngx_stream_session_t *s,
@@ -104,6 +110,7 @@ ngx_stream_quic_pt_counters_variable(ngx_stream_session_t *s,
 ngx_int_t
 ngx_stream_quic_pt_counters_init(ngx_conf_t *cf)
 {
+    size_t                           size;
     ngx_str_t                        name;
     ngx_shm_zone_t                  *zone;
     ngx_stream_quic_pt_main_conf_t  *pmcf;
@@ -113,9 +120,12 @@ ngx_stream_quic_pt_counters_init(ngx_conf_t *cf)
 
     ngx_str_set(&name, "quic_passthrough");
 
-    /* the least that a zone may have */
+    /* and the least that a zone may have */
 
-    zone = ngx_shared_memory_add(cf, &name, 8 * ngx_pagesize,
+    size = ngx_align(sizeof(ngx_stream_quic_pt_shared_t), ngx_pagesize)
+           + 8 * ngx_pagesize;
+
+    zone = ngx_shared_memory_add(cf, &name, size,
                                  &ngx_stream_quic_passthrough_module);
     if (zone == NULL) {
         return NGX_ERROR;
@@ -134,29 +144,34 @@ ngx_stream_quic_pt_counters_init_zone(ngx_shm_zone_t *shm_zone, void *data)
     ngx_stream_quic_pt_main_conf_t *old = data;
 
     ngx_slab_pool_t                 *shpool;
+    ngx_stream_quic_pt_shared_t     *shared;
     ngx_stream_quic_pt_main_conf_t  *pmcf;
 
     pmcf = shm_zone->data;
 
     if (old) {
         pmcf->counters = old->counters;
+        pmcf->evidence = old->evidence;
         return NGX_OK;
     }
 
     shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
 
     if (shm_zone->shm.exists) {
-        pmcf->counters = shpool->data;
-        return NGX_OK;
+        shared = shpool->data;
+
+    } else {
+        shared = ngx_slab_calloc(shpool, sizeof(ngx_stream_quic_pt_shared_t));
     }
 
-    pmcf->counters = ngx_slab_calloc(shpool, NGX_STREAM_QUIC_PT_COUNTERS
-                                             * sizeof(ngx_atomic_t));
-    if (pmcf->counters == NULL) {
+    if (shared == NULL) {
         return NGX_ERROR;
     }
 
-    shpool->data = (void *) pmcf->counters;
+    shpool->data = shared;
+
+    pmcf->counters = shared->counters;
+    pmcf->evidence = shared->evidence;
 
     return NGX_OK;
 }

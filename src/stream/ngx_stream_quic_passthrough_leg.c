@@ -144,12 +144,16 @@ ngx_stream_quic_pt_leg_create(ngx_stream_quic_pt_flow_t *flow,
     leg->started = ngx_current_msec;
     leg->active = ngx_current_msec;
 
+    leg->log = *log;
+    leg->log.handler = ngx_stream_quic_pt_backend_log_error;
+    leg->log.data = leg;
+
     u = &leg->upstream;
 
     u->upstream = flow->upstream;
 
     u->peer.type = SOCK_DGRAM;
-    u->peer.log = log;
+    u->peer.log = &leg->log;
     u->peer.log_error = NGX_ERROR_ERR;
 
     return leg;
@@ -200,7 +204,7 @@ ngx_stream_quic_pt_leg_connect(ngx_stream_quic_pt_leg_t *leg,
         /* it logs each failure, and anybody can bring about many */
 
         pc->log = (worker->unreachable == ngx_time()) ? &worker->quiet
-                                                      : leg->pool->log;
+                                                      : &leg->log;
 
         rc = ngx_stream_quic_pt_bind_leg(leg);
 

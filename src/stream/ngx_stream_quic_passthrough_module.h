@@ -13,7 +13,7 @@
  * the listener's socket.
  *
  * All of it belongs to one worker; workers share nothing but the counters, the
- * learned connection IDs, and the ports of legs.
+ * evidence against backends, the learned connection IDs, and the ports of legs.
  * "pt" stands for passthrough.
  */
 
@@ -86,6 +86,12 @@
 
 /* octets of a receive buffer: 3,600 Initials of a burst, as Linux counts */
 #define NGX_STREAM_QUIC_PT_RCVBUF     (4 * 1024 * 1024)
+
+/* backends that the workers share evidence about */
+#define NGX_STREAM_QUIC_PT_EVIDENCE   1024
+
+/* ms that an answer may go unnoticed by other workers */
+#define NGX_STREAM_QUIC_PT_EVIDENCE_GRAIN  100
 
 /* octets kept for a socket that is full: four sends of the largest size */
 #define NGX_STREAM_QUIC_PT_BACKLOG    (4 * NGX_STREAM_QUIC_PT_BUFFER)
@@ -237,10 +243,21 @@ typedef struct {
 } ngx_stream_quic_pt_ports_t;
 
 
+/* of a backend, in shared memory: _evidence.c */
+
+typedef struct {
+    ngx_atomic_t                     id;          /* 0: free */
+    ngx_atomic_t                     answered;    /* ngx_current_msec */
+    ngx_atomic_t                     silent;      /* to a client, 0: not */
+    ngx_atomic_t                     failed;      /* the ID if it is */
+} ngx_stream_quic_pt_evidence_t;
+
+
 typedef struct {
     ngx_array_t                      routers;     /* one a listen address */
     ngx_atomic_t                    *counters;    /* in shared memory */
     ngx_stream_quic_pt_ports_t      *ports;       /* NULL: no memory */
+    ngx_stream_quic_pt_evidence_t   *evidence;    /* with them */
     ngx_stream_quic_pt_worker_t     *worker;      /* in a worker */
     ngx_uint_t                       used;        /* unsigned  used:1; */
 } ngx_stream_quic_pt_main_conf_t;
@@ -505,6 +522,7 @@ struct ngx_stream_quic_pt_worker_s {
     ngx_log_t                       *log;
     ngx_atomic_t                    *counters;
     ngx_stream_quic_pt_ports_t      *ports;       /* NULL: no memory */
+    ngx_stream_quic_pt_evidence_t   *evidence;
 
     /*
      * Flows by client and local address; the key is random, so clients cannot
@@ -516,8 +534,8 @@ struct ngx_stream_quic_pt_worker_s {
     quic_lb_table_t                  flows;
 
     /*
-     * Backends by address, with the time they last answered.  Entered by the
-     * first leg to one, removed with the last.
+     * Backends by address.  Entered by the first leg to one, removed with the
+     * last.
      */
     quic_lb_table_t                  backends;
 
@@ -696,8 +714,8 @@ struct ngx_stream_quic_pt_source_s {
 typedef struct {
     quic_lb_table_node_t             node;        /* must be first */
     ngx_uint_t                       refs;        /* legs */
-    ngx_msec_t                       answered;
-    uint64_t                         silent;      /* to this client's hash */
+    ngx_atomic_uint_t                id;          /* of its evidence */
+    ngx_msec_t                       answered;    /* when all were told */
     time_t                           complained;
     socklen_t                        socklen;
     ngx_sockaddr_t                   sockaddr;
@@ -715,6 +733,7 @@ struct ngx_stream_quic_pt_leg_s {
     ngx_queue_t                      pending;     /* in worker->pending */
     ngx_stream_quic_pt_flow_t       *flow;
     ngx_pool_t                      *pool;        /* of the leg itself, too */
+    ngx_log_t                        log;         /* names the peer */
     ngx_stream_upstream_t            upstream;
     ngx_stream_quic_lb_server_t     *server;      /* it was made for, or NULL */
     ngx_stream_quic_pt_backend_t    *backend;
@@ -922,9 +941,30 @@ ngx_stream_quic_pt_run_t *ngx_stream_quic_pt_udp_send(
     ngx_stream_quic_pt_run_t *run, ngx_err_t *told);
 
 /*
+ * _evidence.c: what all workers have seen of the backend |id|, the ID of its
+ * address.  get finds or makes its place, or returns NULL.  answered and failed
+ * enter an answer and a failure of its peer; answered returns 1 for the first
+ * answer after a failure.  silent enters a |client|, a hash, that has had no
+ * answer |since| then; it returns 1 if another client has had none either, and
+ * nobody had one.
+ */
+
+ngx_atomic_uint_t ngx_stream_quic_pt_evidence_id(struct sockaddr *sockaddr);
+ngx_stream_quic_pt_evidence_t *ngx_stream_quic_pt_evidence_get(
+    ngx_stream_quic_pt_worker_t *worker, ngx_atomic_uint_t id);
+ngx_uint_t ngx_stream_quic_pt_evidence_answered(
+    ngx_stream_quic_pt_worker_t *worker, ngx_atomic_uint_t id);
+ngx_uint_t ngx_stream_quic_pt_evidence_silent(
+    ngx_stream_quic_pt_worker_t *worker, ngx_atomic_uint_t id,
+    ngx_msec_t since, uint64_t client);
+void ngx_stream_quic_pt_evidence_failed(ngx_stream_quic_pt_worker_t *worker,
+    ngx_atomic_uint_t id);
+
+/*
  * _backend.c: what is known of the other end of a leg.  attach finds or makes
  * the leg's backend; failed gives its peer back if |err| tells that it cannot
  * be reached; silent tells whether a leg that closes has waited in vain.
+ * log_error is the handler of a leg's log.
  */
 
 ngx_int_t ngx_stream_quic_pt_backend_attach(ngx_stream_quic_pt_leg_t *leg);
@@ -936,6 +976,8 @@ void ngx_stream_quic_pt_backend_peer_failed(ngx_stream_quic_pt_leg_t *leg);
 void ngx_stream_quic_pt_backend_free_peer(ngx_stream_quic_pt_leg_t *leg,
     ngx_uint_t state);
 ngx_uint_t ngx_stream_quic_pt_backend_silent(ngx_stream_quic_pt_leg_t *leg);
+u_char *ngx_stream_quic_pt_backend_log_error(ngx_log_t *log, u_char *buf,
+    size_t len);
 
 /*
  * _bind.c: the local address of legs.  flow evaluates it, leg gives it to a

@@ -40,6 +40,7 @@ ngx_stream_quic_pt_worker_init(ngx_cycle_t *cycle,
     worker->log = cycle->log;
     worker->counters = pmcf->counters;
     worker->ports = pmcf->ports;
+    worker->evidence = pmcf->evidence;
 
     worker->batch = ngx_stream_quic_pt_worker_batch(cycle);
     if (worker->batch == NULL) {

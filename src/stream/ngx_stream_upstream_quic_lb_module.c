@@ -228,6 +228,22 @@ ngx_stream_quic_lb_balances(ngx_stream_upstream_srv_conf_t *uscf)
 }
 
 
+ngx_uint_t
+ngx_stream_quic_lb_asked(ngx_stream_upstream_srv_conf_t *uscf)
+{
+    ngx_stream_upstream_quic_lb_srv_conf_t  *qcf;
+
+    if (uscf == NULL || !ngx_stream_quic_lb_balances(uscf)) {
+        return 0;
+    }
+
+    qcf = ngx_stream_conf_upstream_srv_conf(uscf,
+                                           ngx_stream_upstream_quic_lb_module);
+
+    return qcf->health && qcf->health->port == 0;
+}
+
+
 static ngx_int_t
 ngx_stream_upstream_quic_lb_preconfiguration(ngx_conf_t *cf)
 {

@@ -36,6 +36,13 @@ ngx_int_t ngx_stream_quic_lb_check_servers(ngx_conf_t *cf,
 void ngx_stream_quic_lb_check_server_ids(ngx_conf_t *cf,
     ngx_stream_upstream_srv_conf_t *us);
 
+/*
+ * Whether "quic_health_check" asks the servers of |uscf|, which may be NULL, at
+ * their own ports.
+ */
+
+ngx_uint_t ngx_stream_quic_lb_asked(ngx_stream_upstream_srv_conf_t *uscf);
+
 
 extern ngx_module_t  ngx_stream_upstream_quic_lb_module;
 

@@ -263,6 +263,7 @@ for my $case (
       ['quic_passthrough_socket_sndbuf', '64k'],
       ['quic_passthrough_bind', '127.0.0.1'],
       ['quic_passthrough_address_flows', '5'],
+      ['quic_passthrough_address_rate', '5r/s'],
       ['quic_passthrough_retry', 'off'],
       ['quic_passthrough_retry_key', $key]),
 
@@ -276,6 +277,7 @@ for my $case (
          "\"$directive\" differs from that of the default server of $on, which"
          . ' is used, server'];
     } ['quic_passthrough_address_flows', '5'],
+      ['quic_passthrough_address_rate', '5r/s'],
       ['quic_passthrough_socket_rcvbuf', '64k'],
       ['quic_passthrough_socket_sndbuf', '64k']),
 

@@ -489,6 +489,11 @@ ngx_stream_quic_pt_check_agree(ngx_conf_t *cf, ngx_stream_conf_addr_t *addr,
     if (pscf->address_flows != first->address_flows) {
         name = "quic_passthrough_address_flows";
 
+    } else if (pscf->address_rate != first->address_rate
+               || pscf->address_burst != first->address_burst)
+    {
+        name = "quic_passthrough_address_rate";
+
     } else if (pscf->rcvbuf != first->rcvbuf) {
         name = "quic_passthrough_socket_rcvbuf";
 

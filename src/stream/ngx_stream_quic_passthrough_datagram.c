@@ -232,8 +232,15 @@ ngx_stream_quic_pt_datagram_first(ngx_stream_quic_pt_listener_t *listener,
         return NULL;
     }
 
-    flow = ngx_stream_quic_pt_flow_create(listener, m, &route, class,
-                                          established, hash);
+    flow = NULL;
+
+    if (established
+        || ngx_stream_quic_pt_rate_first(listener, &m->sockaddr.sockaddr)
+           == NGX_OK)
+    {
+        flow = ngx_stream_quic_pt_flow_create(listener, m, &route, class,
+                                              established, hash);
+    }
 
     if (flow == NULL) {
         ngx_stream_quic_pt_count(listener->worker,
@@ -243,6 +250,7 @@ ngx_stream_quic_pt_datagram_first(ngx_stream_quic_pt_listener_t *listener,
 
     flow->retry = retry;
     flow->unvalidated = (class < NGX_STREAM_QUIC_PT_OPENING);
+    flow->fresh = !established;
 
     return flow;
 }
@@ -313,6 +321,14 @@ ngx_stream_quic_pt_datagram_pass(ngx_stream_quic_pt_flow_t *flow, u_char *data,
         && (data[0] & NGX_STREAM_QUIC_PT_LONG)
         && ngx_stream_quic_pt_retry_admit(flow, data, len) != NGX_OK)
     {
+        return;
+    }
+
+    if ((data[0] & NGX_STREAM_QUIC_PT_LONG)
+        && ngx_stream_quic_pt_rate_admit(flow, data, len) != NGX_OK)
+    {
+        ngx_stream_quic_pt_count(flow->listener->worker,
+                                 NGX_STREAM_QUIC_PT_OVERLOAD, 1);
         return;
     }
 

@@ -92,6 +92,13 @@ static ngx_command_t  ngx_stream_quic_passthrough_commands[] = {
       offsetof(ngx_stream_quic_pt_srv_conf_t, address_flows),
       NULL },
 
+    { ngx_string("quic_passthrough_address_rate"),
+      NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE12,
+      ngx_stream_quic_pt_rate,
+      NGX_STREAM_SRV_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("quic_passthrough_retry"),
       NGX_STREAM_MAIN_CONF|NGX_STREAM_SRV_CONF|NGX_CONF_TAKE123,
       ngx_stream_quic_passthrough_retry,
@@ -179,6 +186,8 @@ ngx_stream_quic_pt_create_srv_conf(ngx_conf_t *cf)
     pscf->sndbuf = NGX_CONF_UNSET_SIZE;
     pscf->bind = NGX_CONF_UNSET_PTR;
     pscf->address_flows = NGX_CONF_UNSET;
+    pscf->address_rate = NGX_CONF_UNSET;
+    pscf->address_burst = NGX_CONF_UNSET;
     pscf->retry_mode = NGX_CONF_UNSET_UINT;
     pscf->retry_threshold = NGX_CONF_UNSET_UINT;
     pscf->retry_v2 = NGX_CONF_UNSET_UINT;
@@ -209,6 +218,12 @@ ngx_stream_quic_pt_merge_srv_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->bind, prev->bind, NULL);
 
     ngx_conf_merge_value(conf->address_flows, prev->address_flows, 0);
+
+    if (conf->address_rate == NGX_CONF_UNSET) {
+        conf->address_burst = prev->address_burst;
+    }
+
+    ngx_conf_merge_value(conf->address_rate, prev->address_rate, 0);
 
     ngx_conf_merge_uint_value(conf->retry_mode, prev->retry_mode,
                               NGX_STREAM_QUIC_PT_RETRY_OFF);
@@ -386,6 +401,9 @@ ngx_stream_quic_pt_unused(ngx_conf_t *cf, ngx_stream_quic_pt_srv_conf_t *conf)
     } else if (conf->address_flows != NGX_CONF_UNSET) {
         name = "address_flows";
 
+    } else if (conf->address_rate != NGX_CONF_UNSET) {
+        name = "address_rate";
+
     } else if (conf->retry_mode != NGX_CONF_UNSET_UINT) {
         name = "retry";
 
@@ -464,6 +482,10 @@ ngx_stream_quic_pt_init(ngx_conf_t *cf)
     if (ngx_stream_quic_pt_check_servers(cf) != NGX_OK
         || ngx_stream_quic_pt_session_init(cf) != NGX_OK)
     {
+        return NGX_ERROR;
+    }
+
+    if (ngx_stream_quic_pt_rate_init(cf) != NGX_OK) {
         return NGX_ERROR;
     }
 

@@ -220,6 +220,7 @@ typedef struct ngx_stream_quic_pt_leg_s       ngx_stream_quic_pt_leg_t;
 typedef struct ngx_stream_quic_pt_piece_s     ngx_stream_quic_pt_piece_t;
 typedef struct ngx_stream_quic_pt_run_s       ngx_stream_quic_pt_run_t;
 typedef struct ngx_stream_quic_pt_socket_s    ngx_stream_quic_pt_socket_t;
+typedef struct ngx_stream_quic_pt_rates_s     ngx_stream_quic_pt_rates_t;
 
 typedef struct ngx_stream_quic_preread_s      ngx_stream_quic_preread_t;
 typedef struct ngx_stream_quic_preread_ctx_s  ngx_stream_quic_preread_ctx_t;
@@ -258,6 +259,7 @@ typedef struct {
     ngx_atomic_t                    *counters;    /* in shared memory */
     ngx_stream_quic_pt_ports_t      *ports;       /* NULL: no memory */
     ngx_stream_quic_pt_evidence_t   *evidence;    /* with them */
+    ngx_stream_quic_pt_rates_t      *rates;       /* too; NULL: off */
     ngx_stream_quic_pt_worker_t     *worker;      /* in a worker */
     ngx_uint_t                       used;        /* unsigned  used:1; */
 } ngx_stream_quic_pt_main_conf_t;
@@ -345,6 +347,8 @@ typedef struct {
     ngx_uint_t                       default_rcvbuf;  /* unsigned  :1; */
     ngx_stream_quic_pt_bind_t       *bind;        /* NULL: off */
     ngx_int_t                        address_flows;  /* 0: no limit */
+    ngx_int_t                        address_rate;  /* a second, 0: no limit */
+    ngx_int_t                        address_burst;
     ngx_uint_t                       retry_mode;
     ngx_uint_t                       retry_threshold;
     ngx_uint_t                       retry_v2;
@@ -646,6 +650,7 @@ struct ngx_stream_quic_pt_flow_s {
     ngx_stream_quic_lb_route_t       route;
     ngx_stream_quic_pt_leg_t        *route_leg;
     ngx_msec_t                       touched;     /* its learned DCID */
+    uint64_t                         counted;     /* DCID, for the rate */
 
     ngx_stream_quic_pt_conn_t       *conns;       /* pairs */
     ngx_stream_quic_pt_conn_t        first_conns[NGX_STREAM_QUIC_PT_CONNS];
@@ -683,6 +688,7 @@ struct ngx_stream_quic_pt_flow_s {
     unsigned                         closing:1;   /* goes with the session */
     unsigned                         transparent:1;  /* bind is not ours */
     unsigned                         unvalidated:1;  /* no Initial made it */
+    unsigned                         fresh:1;     /* nothing has passed */
     unsigned                         looked_up:1; /* a name, just now */
     unsigned                         found:1;     /* it has addresses */
     unsigned                         forgot:1;    /* forgot_at is set */
@@ -1105,6 +1111,7 @@ void ngx_stream_quic_pt_room_complain(ngx_stream_quic_pt_worker_t *worker);
  * any other of its class, or NULL.
  */
 
+size_t ngx_stream_quic_pt_source_key(struct sockaddr *sockaddr, u_char *key);
 ngx_uint_t ngx_stream_quic_pt_source_full(
     ngx_stream_quic_pt_listener_t *listener, struct sockaddr *sockaddr);
 ngx_int_t ngx_stream_quic_pt_source_attach(ngx_stream_quic_pt_flow_t *flow);
@@ -1112,6 +1119,20 @@ void ngx_stream_quic_pt_source_settle(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_source_detach(ngx_stream_quic_pt_flow_t *flow);
 ngx_stream_quic_pt_flow_t *ngx_stream_quic_pt_source_heavy(
     ngx_stream_quic_pt_class_t *class);
+
+/*
+ * _rate.c: the setter of its directive; init makes the zone, if need be.  first
+ * is for a datagram that would make a flow by beginning a connection, admit for
+ * one with a long header on |flow|: NGX_OK, or NGX_DECLINED if its source has
+ * begun too many connections.
+ */
+
+char *ngx_stream_quic_pt_rate(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+ngx_int_t ngx_stream_quic_pt_rate_init(ngx_conf_t *cf);
+ngx_int_t ngx_stream_quic_pt_rate_first(
+    ngx_stream_quic_pt_listener_t *listener, struct sockaddr *sockaddr);
+ngx_int_t ngx_stream_quic_pt_rate_admit(ngx_stream_quic_pt_flow_t *flow,
+    u_char *data, size_t len);
 
 /*
  * _route.c: the routing table.  decide fills |route| for the packet |pkt| of

@@ -38,8 +38,6 @@ static ngx_stream_quic_pt_source_t *ngx_stream_quic_pt_source_find(
 static ngx_stream_quic_pt_source_t *ngx_stream_quic_pt_source_create(
     ngx_stream_quic_pt_worker_t *worker, u_char *key, size_t len,
     uint64_t hash);
-static size_t ngx_stream_quic_pt_source_key(struct sockaddr *sockaddr,
-    u_char *key);
 static void ngx_stream_quic_pt_source_weigh(ngx_stream_quic_pt_class_t *class,
     ngx_stream_quic_pt_group_t *group);
 
@@ -164,7 +162,7 @@ ngx_stream_quic_pt_source_create(ngx_stream_quic_pt_worker_t *worker,
 
 /* returns the length of |key|: of the address and zone without the port */
 
-static size_t
+size_t
 ngx_stream_quic_pt_source_key(struct sockaddr *sockaddr, u_char *key)
 {
     size_t  len;

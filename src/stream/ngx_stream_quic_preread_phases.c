@@ -78,7 +78,10 @@ ngx_stream_quic_preread_phases_copy(ngx_cycle_t *cycle,
         return NULL;
     }
 
-    ngx_memcpy(ph, handlers, (n + 1) * sizeof(ngx_stream_phase_handler_t));
+    /* of the last one nginx allocates the checker only, NULL */
+
+    ngx_memcpy(ph, handlers, n * sizeof(ngx_stream_phase_handler_t));
+    ngx_memzero(&ph[n], sizeof(ngx_stream_phase_handler_t));
 
     /* the content phase ends no session of datagrams */
 

@@ -338,8 +338,13 @@ ngx_stream_quic_pt_listen_poll(ngx_event_t *ev)
 
     /* a retired socket has no read events to find its owner gone */
 
-    if (ngx_stream_quic_pt_owner_claim(listener) && !rev->active) {
-        (void) ngx_add_event(rev, NGX_READ_EVENT, 0);
+    if (ngx_stream_quic_pt_owner_claim(listener)) {
+
+        if (!rev->active) {
+            (void) ngx_add_event(rev, NGX_READ_EVENT, 0);
+        }
+
+        ngx_stream_quic_pt_owner_yield(listener);
     }
 
     ngx_add_timer(ev, NGX_STREAM_QUIC_PT_POLL);

@@ -27,6 +27,7 @@
 #include <ngx_event.h>
 #include <ngx_stream.h>
 
+#include "ngx_stream_quic_lb_successor.h"
 #include "ngx_stream_quic_lb_target.h"
 #include "ngx_stream_upstream_quic_lb_module.h"
 #include "quic_lb_learned.h"
@@ -580,6 +581,7 @@ struct ngx_stream_quic_pt_worker_s {
     ngx_log_t                        quiet;       /* emergencies only */
 
     ngx_queue_t                      listeners;
+    ngx_stream_quic_lb_successor_t   successor;
     ngx_queue_t                      pending;     /* legs to flush */
     ngx_stream_quic_pt_flow_t       *recent;      /* in this batch */
     ngx_stream_quic_pt_batch_t      *batch;
@@ -899,7 +901,8 @@ void ngx_stream_quic_pt_worker_limit_legs(ngx_stream_quic_pt_worker_t *worker,
 /*
  * _owner.c: who reads a listening socket.  take makes this process the owner;
  * claim does, too, if there is no other that lives, and tells whether it may
- * read; give_up is for one that leaves.
+ * read; give_up is for one that leaves, yield for one that has left and finds
+ * another instance at its port.
  */
 
 ngx_int_t ngx_stream_quic_pt_owner_init_module(ngx_cycle_t *cycle);
@@ -907,6 +910,7 @@ void ngx_stream_quic_pt_owner_take(ngx_stream_quic_pt_listener_t *listener);
 ngx_uint_t ngx_stream_quic_pt_owner_claim(
     ngx_stream_quic_pt_listener_t *listener);
 void ngx_stream_quic_pt_owner_give_up(ngx_stream_quic_pt_listener_t *listener);
+void ngx_stream_quic_pt_owner_yield(ngx_stream_quic_pt_listener_t *listener);
 
 /* _listen.c: sockets over the life of processes */
 

@@ -15,6 +15,7 @@
  * it starts.  A worker that quits gives the socket up (0) and reads on until
  * there is another owner; one that finds its owner dead takes it back.  A
  * socket that is to be used no more belongs to the master that found it so.
+ * One without an owner is left to another instance that opens its port.
  */
 
 
@@ -231,6 +232,27 @@ ngx_stream_quic_pt_owner_retired(ngx_socket_t fd)
     socklen = sizeof(ngx_sockaddr_t);
 
     return getpeername(fd, &sa.sockaddr, &socklen) == 0;
+}
+
+
+void
+ngx_stream_quic_pt_owner_yield(ngx_stream_quic_pt_listener_t *listener)
+{
+    ngx_log_t        *log;
+    ngx_socket_t      fd;
+    ngx_listening_t  *ls;
+
+    ls = listener->listening;
+    log = listener->worker->log;
+    fd = listener->socket.connection->fd;
+
+    if (listener->exiting
+        && !ngx_stream_quic_pt_owner_retired(fd)
+        && ngx_stream_quic_lb_successor_found(&listener->worker->successor,
+                                              ls, log))
+    {
+        ngx_stream_quic_lb_successor_yield(fd, ls, log);
+    }
 }
 
 

@@ -91,7 +91,9 @@ ngx_stream_quic_pt_worker_init(ngx_cycle_t *cycle,
     ngx_queue_init(&worker->listeners);
     ngx_queue_init(&worker->pending);
 
-    if (ngx_stream_quic_preread_init_process(cycle, worker) != NGX_OK) {
+    if (ngx_stream_quic_lb_successor_init(&worker->successor, cycle) != NGX_OK
+        || ngx_stream_quic_preread_init_process(cycle, worker) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 

@@ -24,7 +24,8 @@ use constant BURST => 80;
 my %ids = map { ("s$_" => "0$_") } 1 .. 3;
 
 my $t = QuicLB->new();
-my ($port, $lone, $none, $closed, $shut, $stats) = map { $t->port() } 1 .. 6;
+my ($port, $lone, $none, $out, $closed, $shut, $stats) =
+    map { $t->port() } 1 .. 7;
 
 my %servers = map {
     $_ => $t->servers([[$_, '127.0.0.1:' . $t->port(), $ids{$_}]],
@@ -85,7 +86,19 @@ sub conf {
             quic_passthrough_timeout 2s;
         }
 
-        @{[$t->counters_server($stats, qw/received unroutable/)]}
+        upstream out {
+            server 127.0.0.1:$closed down;
+            server 127.0.0.1:$shut down;
+            quic_maglev;
+        }
+
+        server {
+            listen 127.0.0.1:$out udp reuseport;
+            quic_passthrough out;
+        }
+
+        @{[$t->counters_server($stats, qw/received unroutable refused
+                                          no_backend/)]}
 CONF
 }
 
@@ -260,6 +273,24 @@ $logged = $t->log_count($disabled);
 cmp_ok($logged, '>', 0, 'that servers fail is in the log');
 cmp_ok($logged, '<=', $allowed, 'but not once for each client');
 cmp_ok($clients, '>', $allowed, 'of which there were more');
+
+
+# no server at all: each datagram counts as such, not only a flow's first
+
+my $before = $t->counters($stats);
+my $after;
+
+$client = udp_connect('127.0.0.1', $out);
+$client->send(initial("unserved$_", 'scid')) for 1 .. 5;
+
+$t->wait_for('five datagrams', sub {
+    $after = $t->counters($stats);
+    return $after->{received} == $before->{received} + 5;
+});
+
+is($after->{no_backend} - $before->{no_backend}, 5,
+   'a total outage is in no_backend');
+is($after->{refused}, $before->{refused}, 'and in no other counter');
 
 
 # down: no new connections, but those that are established go on

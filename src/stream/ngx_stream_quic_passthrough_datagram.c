@@ -312,8 +312,7 @@ ngx_stream_quic_pt_datagram_pass(ngx_stream_quic_pt_flow_t *flow, u_char *data,
     size_t len, ngx_uint_t ecn)
 {
     if (flow->refused) {
-        ngx_stream_quic_pt_count(flow->listener->worker,
-                                 NGX_STREAM_QUIC_PT_REFUSED_FLOW, 1);
+        ngx_stream_quic_pt_count(flow->listener->worker, flow->drops, 1);
         return;
     }
 
@@ -397,6 +396,7 @@ static ngx_stream_quic_pt_leg_t *
 ngx_stream_quic_pt_datagram_leg(ngx_stream_quic_pt_flow_t *flow, u_char *data,
     size_t len, ngx_uint_t opened)
 {
+    ngx_uint_t                  counter;
     quic_lb_packet_t            pkt;
     ngx_stream_quic_pt_leg_t   *leg;
     ngx_stream_quic_lb_route_t  route;
@@ -427,12 +427,14 @@ ngx_stream_quic_pt_datagram_leg(ngx_stream_quic_pt_flow_t *flow, u_char *data,
     }
 
     if (leg == NULL) {
-        leg = ngx_stream_quic_pt_leg_get(flow, &route);
+        leg = ngx_stream_quic_pt_leg_get(flow, &route, &counter);
 
         if (leg == NULL) {
+            ngx_stream_quic_pt_count(flow->listener->worker, counter, 1);
 
             if (flow->nlegs == 0) {
-                ngx_stream_quic_pt_flow_refuse(flow, NGX_STREAM_BAD_GATEWAY);
+                ngx_stream_quic_pt_flow_refuse(flow, NGX_STREAM_BAD_GATEWAY,
+                                               counter);
             }
 
             return NULL;
@@ -575,8 +577,7 @@ ngx_stream_quic_pt_datagram_release(ngx_stream_quic_pt_flow_t *flow,
         sent[n] = dg;
 
         if (flow->refused) {
-            ngx_stream_quic_pt_count(flow->listener->worker,
-                                     NGX_STREAM_QUIC_PT_REFUSED_FLOW, 1);
+            ngx_stream_quic_pt_count(flow->listener->worker, flow->drops, 1);
             continue;
         }
 

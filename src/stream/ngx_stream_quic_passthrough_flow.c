@@ -85,6 +85,7 @@ ngx_stream_quic_pt_flow_create(ngx_stream_quic_pt_listener_t *listener,
     flow->local = m->local;
     flow->socklen = m->socklen;
     flow->established = established;
+    flow->drops = NGX_STREAM_QUIC_PT_REFUSED_FLOW;
 
     ngx_queue_init(&flow->legs);
     ngx_queue_init(&flow->datagrams);
@@ -481,15 +482,18 @@ ngx_stream_quic_pt_flow_evict(ngx_stream_quic_pt_flow_t *flow)
     ngx_stream_quic_pt_count(flow->listener->worker,
                              NGX_STREAM_QUIC_PT_EVICTED, 1);
 
-    flow->overload = 1;
+    flow->drops = NGX_STREAM_QUIC_PT_OVERLOAD;
 
     ngx_stream_quic_pt_flow_close(flow, NGX_STREAM_SERVICE_UNAVAILABLE);
 }
 
 
 void
-ngx_stream_quic_pt_flow_refuse(ngx_stream_quic_pt_flow_t *flow, ngx_uint_t rc)
+ngx_stream_quic_pt_flow_refuse(ngx_stream_quic_pt_flow_t *flow, ngx_uint_t rc,
+    ngx_uint_t counter)
 {
+    flow->drops = counter;
+
     ngx_stream_quic_pt_flow_finalize(flow, rc);
 }
 
@@ -550,7 +554,7 @@ ngx_stream_quic_pt_flow_cleanup(void *data)
         }
 
         ngx_free(dg);
-        ngx_stream_quic_pt_count(worker, ngx_stream_quic_pt_dropped(flow), 1);
+        ngx_stream_quic_pt_count(worker, flow->drops, 1);
     }
 
     flow->session = NULL;

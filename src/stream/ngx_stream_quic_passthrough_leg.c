@@ -41,10 +41,9 @@ static void ngx_stream_quic_pt_leg_destroy(ngx_stream_quic_pt_leg_t *leg);
 
 ngx_stream_quic_pt_leg_t *
 ngx_stream_quic_pt_leg_get(ngx_stream_quic_pt_flow_t *flow,
-    ngx_stream_quic_lb_route_t *route)
+    ngx_stream_quic_lb_route_t *route, ngx_uint_t *counter)
 {
-    ngx_stream_quic_pt_leg_t     *leg;
-    ngx_stream_quic_pt_worker_t  *worker;
+    ngx_stream_quic_pt_leg_t  *leg;
 
     if (route->server) {
         leg = ngx_stream_quic_pt_leg_find(flow, route->server->sockaddr,
@@ -62,13 +61,13 @@ ngx_stream_quic_pt_leg_get(ngx_stream_quic_pt_flow_t *flow,
         }
     }
 
-    worker = flow->listener->worker;
-
     if (ngx_stream_quic_pt_room_for_leg(flow) != NGX_OK) {
-        ngx_stream_quic_pt_room_complain(worker);
-        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_OVERLOAD, 1);
+        ngx_stream_quic_pt_room_complain(flow->listener->worker);
+        *counter = NGX_STREAM_QUIC_PT_OVERLOAD;
         return NULL;
     }
+
+    *counter = NGX_STREAM_QUIC_PT_NO_BACKEND;
 
     leg = ngx_stream_quic_pt_leg_create(flow, route);
 
@@ -79,10 +78,6 @@ ngx_stream_quic_pt_leg_get(ngx_stream_quic_pt_flow_t *flow,
 
     if (leg) {
         leg = ngx_stream_quic_pt_leg_connect(leg, route);
-    }
-
-    if (leg == NULL) {
-        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_NO_BACKEND, 1);
     }
 
     return leg;

@@ -676,6 +676,7 @@ struct ngx_stream_quic_pt_flow_s {
     ngx_msec_t                       round;       /* when the last began */
     ngx_uint_t                       rounds;
     ngx_uint_t                       class;       /* ..._class_e */
+    ngx_uint_t                       drops;       /* counter of its drops */
 
     socklen_t                        socklen;
     ngx_sockaddr_t                   client;
@@ -694,7 +695,6 @@ struct ngx_stream_quic_pt_flow_s {
     unsigned                         looked_up:1; /* a name, just now */
     unsigned                         found:1;     /* it has addresses */
     unsigned                         forgot:1;    /* forgot_at is set */
-    unsigned                         overload:1;  /* closed for memory */
 };
 
 
@@ -764,13 +764,6 @@ struct ngx_stream_quic_pt_leg_s {
     unsigned                         answered:1;
     unsigned                         failed:1;    /* until it answers */
 };
-
-
-/* of what a flow drops that ends */
-
-#define ngx_stream_quic_pt_dropped(flow)                                      \
-    ((flow)->overload ? NGX_STREAM_QUIC_PT_OVERLOAD                           \
-                      : NGX_STREAM_QUIC_PT_REFUSED_FLOW)
 
 
 /* ms that a flow lives without any answer */
@@ -1069,8 +1062,8 @@ void ngx_stream_quic_pt_datagram_release(ngx_stream_quic_pt_flow_t *flow,
  * confirm is for a client that has proven its address, sent for each datagram
  * of one that has not.
  * close ends a flow and its session; refuse only the session, and the flow
- * drops for a while what the client goes on sending.  evict closes a flow that
- * waits, for its memory.
+ * drops for a while what the client goes on sending, counted by |counter|.
+ * evict closes a flow that waits, for its memory.
  */
 
 ngx_stream_quic_pt_flow_t *ngx_stream_quic_pt_flow_create(
@@ -1086,7 +1079,7 @@ void ngx_stream_quic_pt_flow_sent(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_flow_close(ngx_stream_quic_pt_flow_t *flow,
     ngx_uint_t rc);
 void ngx_stream_quic_pt_flow_refuse(ngx_stream_quic_pt_flow_t *flow,
-    ngx_uint_t rc);
+    ngx_uint_t rc, ngx_uint_t counter);
 void ngx_stream_quic_pt_flow_evict(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_flow_free(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_flow_done(ngx_stream_quic_pt_worker_t *worker);
@@ -1216,11 +1209,13 @@ void ngx_stream_quic_pt_cid_touch(ngx_stream_quic_pt_flow_t *flow);
 
 /*
  * _leg.c.  get returns the flow's leg to the backend that |route| names, made
- * if need be, or NULL, counted, if there is no live backend or no room.
+ * if need be, or NULL with the counter of the drop in |counter|, if there is no
+ * live backend or no room.
  */
 
 ngx_stream_quic_pt_leg_t *ngx_stream_quic_pt_leg_get(
-    ngx_stream_quic_pt_flow_t *flow, ngx_stream_quic_lb_route_t *route);
+    ngx_stream_quic_pt_flow_t *flow, ngx_stream_quic_lb_route_t *route,
+    ngx_uint_t *counter);
 void ngx_stream_quic_pt_leg_close(ngx_stream_quic_pt_leg_t *leg);
 
 /*

@@ -265,7 +265,8 @@ ngx_stream_quic_pt_session_failed(ngx_stream_quic_pt_flow_t *flow,
     flow->resolving = NULL;
 
     if (ngx_stream_quic_preread_failed(flow) != NGX_OK) {
-        ngx_stream_quic_pt_flow_refuse(flow, rc);
+        ngx_stream_quic_pt_flow_refuse(flow, rc,
+                                       NGX_STREAM_QUIC_PT_REFUSED_FLOW);
     }
 }
 

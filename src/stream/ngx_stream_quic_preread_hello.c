@@ -513,8 +513,7 @@ ngx_stream_quic_preread_end(ngx_stream_quic_pt_flow_t *flow)
         q = ngx_queue_head(&ctx->hellos);
         hello = ngx_queue_data(q, ngx_stream_quic_preread_hello_t, queue);
 
-        ngx_stream_quic_preread_discard(hello,
-                                        ngx_stream_quic_pt_dropped(flow));
+        ngx_stream_quic_preread_discard(hello, flow->drops);
         ngx_stream_quic_preread_destroy(hello);
     }
 

@@ -131,7 +131,8 @@ ngx_stream_quic_preread_phases_checker(ngx_stream_session_t *s,
     flow = ngx_stream_get_module_ctx(s, ngx_stream_quic_passthrough_module);
 
     if (ngx_stream_quic_preread_failed(flow) != NGX_OK) {
-        ngx_stream_quic_pt_flow_refuse(flow, rc);
+        ngx_stream_quic_pt_flow_refuse(flow, rc,
+                                       NGX_STREAM_QUIC_PT_REFUSED_FLOW);
     }
 
     return NGX_OK;

@@ -51,6 +51,9 @@ for my $server (@servers) {
                 $server->{port});
 }
 
+# the master kills workers that take their time to end when it does
+$t->wait_for('old workers to leave', sub { !$t->leaving_workers() }, 120);
+
 $_->{nginx}->check() for @servers;
 $t->done();
 

@@ -324,8 +324,6 @@ ngx_stream_quic_pt_flow_confirm(ngx_stream_quic_pt_flow_t *flow)
         return;
     }
 
-    ngx_stream_quic_pt_room_proven(flow);
-
     ngx_stream_quic_pt_flow_leave(flow);
     ngx_stream_quic_pt_flow_enter(flow, NGX_STREAM_QUIC_PT_CONFIRMED);
 }
@@ -352,8 +350,6 @@ ngx_stream_quic_pt_flow_sent(ngx_stream_quic_pt_flow_t *flow)
     if (++flow->rounds < NGX_STREAM_QUIC_PT_ROUNDS) {
         return;
     }
-
-    ngx_stream_quic_pt_room_proven(flow);
 
     ngx_stream_quic_pt_flow_leave(flow);
     ngx_stream_quic_pt_flow_enter(flow, NGX_STREAM_QUIC_PT_SUSTAINED);

@@ -1087,8 +1087,7 @@ void ngx_stream_quic_pt_flow_done(ngx_stream_quic_pt_worker_t *worker);
 /*
  * _room.c: makes room for one more flow of |class|, or for one more leg of
  * |flow|, and returns NGX_OK, or NGX_ERROR if there is none; complain logs
- * that.  unproven returns the half-open flows and recent attempts at others;
- * proven is for one that is not to be counted any more.
+ * that.  unproven returns the half-open flows and recent attempts at others.
  */
 
 void ngx_stream_quic_pt_room_init(ngx_stream_quic_pt_worker_t *worker);
@@ -1096,7 +1095,6 @@ ngx_int_t ngx_stream_quic_pt_room_for_flow(
     ngx_stream_quic_pt_worker_t *worker, ngx_uint_t class);
 ngx_uint_t ngx_stream_quic_pt_room_unproven(
     ngx_stream_quic_pt_worker_t *worker);
-void ngx_stream_quic_pt_room_proven(ngx_stream_quic_pt_flow_t *flow);
 ngx_int_t ngx_stream_quic_pt_room_for_leg(ngx_stream_quic_pt_flow_t *flow);
 void ngx_stream_quic_pt_room_complain(ngx_stream_quic_pt_worker_t *worker);
 

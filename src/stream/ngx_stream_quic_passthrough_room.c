@@ -14,8 +14,8 @@
  * place of another one of its unproven class does so at a limited pace, and
  * otherwise is not made; and what is there has the time for an answer.
  *
- * To "adaptive" a flood is one of any class: unproven are the half-open flows,
- * and of all others the attempts of the last seconds.
+ * To "adaptive" a flood is one of half-open and foreign flows, and one of
+ * presumed flows that finds no room: those of a reload are no flood.
  */
 
 
@@ -105,7 +105,11 @@ ngx_stream_quic_pt_room_for_flow(ngx_stream_quic_pt_worker_t *worker,
 
     ngx_stream_quic_pt_room_roll(&worker->attempts);
 
-    if (class < NGX_STREAM_QUIC_PT_OPENING) {
+    if (class == NGX_STREAM_QUIC_PT_FOREIGN
+        || (class == NGX_STREAM_QUIC_PT_PRESUMED
+            && !ngx_stream_quic_pt_room_free(worker,
+                                             NGX_STREAM_QUIC_PT_CONNECTIONS)))
+    {
         worker->attempts.current++;
     }
 
@@ -342,28 +346,6 @@ ngx_stream_quic_pt_room_roll(ngx_stream_quic_pt_window_t *window)
     }
 
     window->current = 0;
-}
-
-
-/* its attempt was none of a flood */
-
-void
-ngx_stream_quic_pt_room_proven(ngx_stream_quic_pt_flow_t *flow)
-{
-    ngx_stream_quic_pt_window_t  *window;
-
-    if (flow->class >= NGX_STREAM_QUIC_PT_OPENING) {
-        return;
-    }
-
-    window = &flow->listener->worker->attempts;
-
-    if (window->current) {
-        window->current--;
-
-    } else if (window->former) {
-        window->former--;
-    }
 }
 
 

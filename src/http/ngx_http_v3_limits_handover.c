@@ -33,6 +33,7 @@
 #include <ngx_http.h>
 
 #include "ngx_http_v3_limits_module.h"
+#include "quic_lb_owner.h"
 
 #include <linux/filter.h>
 
@@ -45,6 +46,7 @@
 typedef struct {
     ngx_connection_t  *connection;          /* of the listening socket */
     ngx_event_t        timer;
+    quic_lb_owner_t    owner;               /* last seen */
     ngx_uint_t         failed;
     unsigned           waiting:1;           /* for the older worker */
     unsigned           leaving:1;           /* for the newer one */
@@ -157,17 +159,18 @@ ngx_http_h3_limits_handover_listen(ngx_cycle_t *cycle, ngx_listening_t *ls)
 static ngx_uint_t
 ngx_http_h3_limits_handover_owned(ngx_connection_t *lc)
 {
-    ngx_pid_t  owner;
+    ngx_pid_t                       owner;
+    ngx_http_h3_limits_listener_t  *listener;
 
     owner = fcntl(lc->fd, F_GETOWN);
 
-    if (owner <= 0 || owner == ngx_pid) {
+    if (owner == ngx_pid) {
         return 0;
     }
 
-    /* kernels differ in whether they forget a process that is gone */
+    listener = lc->data;
 
-    return kill(owner, 0) == 0 || ngx_errno != NGX_ESRCH;
+    return quic_lb_owner_alive(&listener->owner, owner);
 }
 
 

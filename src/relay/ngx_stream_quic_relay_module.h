@@ -36,6 +36,7 @@
 #include "ngx_stream_quic_lb_target.h"
 #include "quic_lb_cid.h"
 #include "quic_lb_hash.h"
+#include "quic_lb_owner.h"
 #include "quic_lb_table.h"
 
 
@@ -309,6 +310,7 @@ typedef struct {
     ngx_stream_quic_relay_worker_t  *worker;
     ngx_listening_t                 *listening;
     ngx_connection_t                *connection;  /* of a dup() */
+    quic_lb_owner_t                  owner;       /* last seen */
     ngx_event_t                      poll;        /* for the owner */
     ngx_event_t                      options;     /* of the socket */
     unsigned                         exiting:1;

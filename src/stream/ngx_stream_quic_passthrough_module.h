@@ -31,6 +31,7 @@
 #include "ngx_stream_quic_lb_target.h"
 #include "ngx_stream_upstream_quic_lb_module.h"
 #include "quic_lb_learned.h"
+#include "quic_lb_owner.h"
 #include "quic_lb_retry.h"
 #include "quic_lb_table.h"
 
@@ -594,6 +595,7 @@ struct ngx_stream_quic_pt_listener_s {
     ngx_listening_t                 *listening;
     ngx_stream_quic_pt_socket_t      socket;      /* a dup */
     ngx_stream_quic_pt_router_t    **routers;     /* as the addresses */
+    quic_lb_owner_t                  owner;       /* last seen */
     ngx_event_t                      poll;        /* for a free socket */
     ngx_event_t                      options;     /* to set them */
     ngx_uint_t                       exiting;     /* unsigned  exiting:1; */

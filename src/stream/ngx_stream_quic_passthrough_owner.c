@@ -205,9 +205,7 @@ ngx_stream_quic_pt_owner_claim(ngx_stream_quic_pt_listener_t *listener)
         return 1;
     }
 
-    /* kernels differ in whether they forget a process that is gone */
-
-    if (owner != 0 && (kill(owner, 0) == 0 || ngx_errno != NGX_ESRCH)) {
+    if (quic_lb_owner_alive(&listener->owner, owner)) {
 
         /* what has come before the socket was retired is still to be read */
 

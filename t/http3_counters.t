@@ -89,7 +89,8 @@ $killer->wait_line(qr/^attached/) or die $killer->stderr();
 
 $t->expect_log(qr/worker process $other exited on signal 9/);
 $client->say('stop');
-ok($killer->wait_line(qr/^killed 1/), 'the other worker is killed')
+# instruction by instruction takes its time under a sanitizer
+ok($killer->wait_line(qr/^killed 1/, 240), 'the other worker is killed')
     or diag($killer->stderr());
 
 ok($t->wait_for('the end', sub { counters()->{in_flight} == 0 }),

@@ -78,7 +78,7 @@ for (my $n = 1; !$end; $n++) {
 
     $backend->send(initial('clntscid', pack 'a4N', 'kill', $n));
 
-    my ($how) = $killer->wait_line(qr/^(killed|ended) /)
+    my ($how) = $killer->wait_line(qr/^(killed|ended) /, 240)
         or die $killer->stderr();
 
     $t->wait_for('another worker', sub {

@@ -35,6 +35,8 @@ static ngx_int_t ngx_stream_quic_lb_router_push(ngx_conf_t *cf,
 static ngx_int_t ngx_stream_quic_lb_router_decode(
     ngx_stream_quic_lb_router_t *router, quic_lb_packet_t *pkt,
     ngx_stream_quic_lb_route_t *route);
+static ngx_uint_t ngx_stream_quic_lb_router_configured(
+    ngx_stream_quic_lb_router_t *router, quic_lb_packet_t *pkt);
 static ngx_int_t ngx_stream_quic_lb_router_retired(
     ngx_stream_quic_lb_router_t *router, quic_lb_packet_t *pkt,
     ngx_stream_quic_lb_route_t *route);
@@ -256,6 +258,8 @@ ngx_int_t
 ngx_stream_quic_lb_router_route(ngx_stream_quic_lb_router_t *router,
     quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route)
 {
+    route->unknown = 0;
+
     if (ngx_stream_quic_lb_router_decode(router, pkt, route) == NGX_OK
         && (route->by != NGX_STREAM_QUIC_LB_SERVER_ID
             || pkt->type == QUIC_LB_PACKET_SHORT
@@ -271,7 +275,25 @@ ngx_stream_quic_lb_router_route(ngx_stream_quic_lb_router_t *router,
 
     ngx_stream_quic_lb_route_clear(route);
 
+    route->unknown = ngx_stream_quic_lb_router_configured(router, pkt);
+
     return NGX_DECLINED;
+}
+
+
+static ngx_uint_t
+ngx_stream_quic_lb_router_configured(ngx_stream_quic_lb_router_t *router,
+    quic_lb_packet_t *pkt)
+{
+    ngx_uint_t  id;
+
+    if (pkt->dcid_len == 0) {
+        return 0;
+    }
+
+    id = quic_lb_cid_config_id(pkt->dcid[0]);
+
+    return id <= QUIC_LB_CONFIG_MAX && router->configs[id];
 }
 
 
@@ -290,15 +312,11 @@ ngx_stream_quic_lb_router_decode(ngx_stream_quic_lb_router_t *router,
 
     ngx_stream_quic_lb_router_set_dcid(route, pkt, exact ? QUIC_LB_CID_MAX : 0);
 
-    if (pkt->dcid_len == 0) {
+    if (!ngx_stream_quic_lb_router_configured(router, pkt)) {
         return NGX_DECLINED;
     }
 
     id = quic_lb_cid_config_id(pkt->dcid[0]);
-
-    if (id > QUIC_LB_CONFIG_MAX || router->configs[id] == NULL) {
-        return NGX_DECLINED;
-    }
 
     /* all configurations of a codepoint decode alike */
 

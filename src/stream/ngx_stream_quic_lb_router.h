@@ -95,6 +95,7 @@ typedef struct {
     u_char                            config_id;  /* or .._NO_CONFIG */
     u_char                            server_id_len;
     u_char                            prefix;     /* CID: by its beginning */
+    u_char                            unknown;    /* codepoint, but no server */
     u_char                            dcid[QUIC_LB_CID_MAX];
     u_char                            server_id[QUIC_LB_SERVER_ID_MAX];
 
@@ -136,7 +137,8 @@ ngx_int_t ngx_stream_quic_lb_router_add(ngx_conf_t *cf,
  * NGX_OK        by, upstream, config_id, server_id and server (SERVER_ID) or
  *               hash (MAGLEV_SERVER_ID) are set;
  * NGX_DECLINED  unroutable: by is NONE, upstream and server are NULL,
- *               server_id_len is 0, config_id is NGX_STREAM_QUIC_LB_NO_CONFIG.
+ *               server_id_len is 0, config_id is NGX_STREAM_QUIC_LB_NO_CONFIG;
+ *               unknown is set if the codepoint has a configuration.
  */
 
 ngx_int_t ngx_stream_quic_lb_router_route(ngx_stream_quic_lb_router_t *router,

@@ -30,6 +30,7 @@
 #define NGX_STREAM_QUIC_PT_BACKEND_TEXT  512
 
 
+static void ngx_stream_quic_pt_backend_unnamed(ngx_stream_quic_pt_leg_t *leg);
 static void ngx_stream_quic_pt_backend_complain(ngx_stream_quic_pt_leg_t *leg,
     ngx_err_t err);
 static ngx_uint_t ngx_stream_quic_pt_backend_unreachable(ngx_err_t err);
@@ -142,6 +143,72 @@ ngx_stream_quic_pt_backend_answered(ngx_stream_quic_pt_leg_t *leg)
         ngx_log_error(NGX_LOG_NOTICE, worker->log, 0,
                       "%*s answers again", (size_t) (last - text), text);
     }
+}
+
+
+/*
+ * Only a Handshake packet shows the ID that a client will use: the Initial that
+ * closes a connection early may have the client's own for its SCID.
+ */
+
+void
+ngx_stream_quic_pt_backend_judge(ngx_stream_quic_pt_leg_t *leg, u_char *data,
+    size_t len)
+{
+    quic_lb_packet_t              pkt;
+    ngx_stream_quic_pt_flow_t    *flow;
+    ngx_stream_quic_pt_router_t  *router;
+
+    if (leg->judged) {
+        return;
+    }
+
+    do {
+        if (quic_lb_packet_parse(&pkt, data, len) != QUIC_LB_OK) {
+            return;
+        }
+
+        len -= (size_t) (pkt.payload + pkt.payload_len - data);
+        data = (u_char *) pkt.payload + pkt.payload_len;
+
+    } while (pkt.type != QUIC_LB_PACKET_HANDSHAKE);
+
+    leg->judged = 1;
+
+    flow = leg->flow;
+    router = ngx_stream_quic_pt_route_router(flow->listener,
+                                             &flow->local.sockaddr);
+
+    if (router->cids == NULL
+        && ngx_stream_quic_lb_maps(leg->upstream.upstream)
+        && !ngx_stream_quic_pt_route_issued(router, leg, &pkt))
+    {
+        ngx_stream_quic_pt_backend_unnamed(leg);
+    }
+}
+
+
+static void
+ngx_stream_quic_pt_backend_unnamed(ngx_stream_quic_pt_leg_t *leg)
+{
+    u_char                        text[NGX_STREAM_QUIC_PT_BACKEND_TEXT];
+    u_char                       *last;
+    ngx_stream_quic_pt_worker_t  *worker;
+
+    worker = leg->flow->listener->worker;
+
+    if (!ngx_stream_quic_pt_evidence_unnamed(worker, leg->backend->id)) {
+        return;
+    }
+
+    last = ngx_stream_quic_pt_backend_text(leg, text, sizeof(text));
+
+    ngx_log_error(NGX_LOG_WARN, worker->log, 0,
+                  "%*s issues connection IDs that do not name it: its "
+                  "connections end when a client's address changes and at a "
+                  "reload; give it the \"quic_lb\" parameters of the upstream, "
+                  "or use \"quic_passthrough_cid_zone\"",
+                  (size_t) (last - text), text);
 }
 
 

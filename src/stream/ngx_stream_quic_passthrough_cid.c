@@ -58,9 +58,6 @@ static void ngx_stream_quic_pt_cid_changed_bound(ngx_stream_quic_pt_leg_t *leg,
     ngx_stream_quic_pt_cids_t *cids, ngx_stream_quic_pt_cids_sh_t *sh);
 static ngx_stream_quic_pt_cids_t *ngx_stream_quic_pt_cids(
     ngx_stream_quic_pt_flow_t *flow);
-static ngx_uint_t ngx_stream_quic_pt_cid_needless(
-    ngx_stream_quic_lb_router_t *router, ngx_stream_quic_pt_leg_t *leg,
-    quic_lb_packet_t *pkt);
 
 
 /* the only way to the tables */
@@ -135,6 +132,7 @@ ngx_stream_quic_pt_cid_route(ngx_stream_quic_pt_cids_t *cids,
     route->by = NGX_STREAM_QUIC_LB_CID;
     route->prefix = prefix;
     route->config_id = NGX_STREAM_QUIC_LB_NO_CONFIG;
+    route->unknown = 0;
     route->version = pkt->version;
     route->dcid_len = prefix ? entry->id_len : entry->len;
     ngx_memcpy(route->dcid, pkt->dcid, route->dcid_len);
@@ -194,7 +192,7 @@ ngx_stream_quic_pt_cid_learn(ngx_stream_quic_pt_leg_t *leg,
         || pkt->scid_len < NGX_STREAM_QUIC_PT_CID_MIN
         || pkt->scid_len > QUIC_LB_CID_MAX
         || ngx_stream_quic_pt_cid_of_client(flow, pkt)
-        || ngx_stream_quic_pt_cid_needless(&router->router, leg, pkt))
+        || ngx_stream_quic_pt_route_issued(router, leg, pkt))
     {
         return;
     }
@@ -317,36 +315,6 @@ ngx_stream_quic_pt_cid_changed_bound(ngx_stream_quic_pt_leg_t *leg,
 
     id->len = leg->id_len;
     ngx_memcpy(id->data, leg->changed, leg->id_len);
-}
-
-
-/* whether the connection ID names its backend by itself */
-
-static ngx_uint_t
-ngx_stream_quic_pt_cid_needless(ngx_stream_quic_lb_router_t *router,
-    ngx_stream_quic_pt_leg_t *leg, quic_lb_packet_t *pkt)
-{
-    quic_lb_packet_t              reply;
-    ngx_stream_quic_lb_route_t    route;
-    ngx_stream_quic_lb_server_t  *server;
-
-    ngx_memzero(&reply, sizeof(quic_lb_packet_t));
-
-    reply.type = QUIC_LB_PACKET_SHORT;
-    reply.dcid = pkt->scid;
-    reply.dcid_len = pkt->scid_len;
-
-    if (ngx_stream_quic_lb_router_route(router, &reply, &route) != NGX_OK) {
-        return 0;
-    }
-
-    server = route.server;
-
-    return server
-           && ngx_stream_quic_lb_same_address(server->sockaddr,
-                                              server->socklen,
-                                              &leg->backend->sockaddr.sockaddr,
-                                              leg->backend->socklen);
 }
 
 

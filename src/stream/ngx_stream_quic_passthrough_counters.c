@@ -52,7 +52,8 @@ static ngx_str_t  ngx_stream_quic_pt_counters[] = {
     ngx_string("quic_passthrough_too_big"),
     ngx_string("quic_passthrough_overflow"),
     ngx_string("quic_passthrough_hellos"),
-    ngx_string("quic_passthrough_unread")
+    ngx_string("quic_passthrough_unread"),
+    ngx_string("quic_passthrough_unknown_id")
 };
 
 

@@ -39,6 +39,9 @@ static ngx_int_t ngx_stream_quic_pt_datagram_route(
     struct sockaddr *client, struct sockaddr *local, u_char *data, size_t len,
     quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route,
     ngx_stream_quic_pt_leg_t **leg);
+static void ngx_stream_quic_pt_datagram_unknown(
+    ngx_stream_quic_pt_worker_t *worker, quic_lb_packet_t *pkt,
+    ngx_stream_quic_lb_route_t *route);
 static void ngx_stream_quic_pt_datagram_pass(ngx_stream_quic_pt_flow_t *flow,
     u_char *data, size_t len, ngx_uint_t ecn);
 static void ngx_stream_quic_pt_datagram_forward(
@@ -300,10 +303,26 @@ ngx_stream_quic_pt_datagram_route(ngx_stream_quic_pt_listener_t *listener,
     {
         ngx_stream_quic_pt_count(listener->worker,
                                  NGX_STREAM_QUIC_PT_UNROUTABLE, 1);
+        ngx_stream_quic_pt_datagram_unknown(listener->worker, pkt, route);
         return NGX_DECLINED;
     }
 
     return NGX_OK;
+}
+
+
+/* an ID of a server's choice: that of a first Initial is the client's */
+
+static void
+ngx_stream_quic_pt_datagram_unknown(ngx_stream_quic_pt_worker_t *worker,
+    quic_lb_packet_t *pkt, ngx_stream_quic_lb_route_t *route)
+{
+    if ((pkt->type == QUIC_LB_PACKET_SHORT
+         || pkt->type == QUIC_LB_PACKET_HANDSHAKE)
+        && route->unknown)
+    {
+        ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_UNKNOWN_ID, 1);
+    }
 }
 
 
@@ -374,12 +393,21 @@ static void
 ngx_stream_quic_pt_datagram_send(ngx_stream_quic_pt_flow_t *flow,
     ngx_stream_quic_pt_leg_t *leg, u_char *data, size_t len, ngx_uint_t ecn)
 {
+    quic_lb_packet_t  pkt;
+
     if (flow->class != NGX_STREAM_QUIC_PT_CONFIRMED) {
         ngx_stream_quic_pt_flow_sent(flow);
     }
 
     if (flow->route.by == NGX_STREAM_QUIC_LB_CID) {
         ngx_stream_quic_pt_cid_touch(flow);
+    }
+
+    if (flow->route.unknown
+        && quic_lb_packet_parse(&pkt, data, len) == QUIC_LB_OK)
+    {
+        ngx_stream_quic_pt_datagram_unknown(flow->listener->worker, &pkt,
+                                            &flow->route);
     }
 
     if (flow->retry && (data[0] & NGX_STREAM_QUIC_PT_LONG)) {

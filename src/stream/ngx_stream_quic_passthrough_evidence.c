@@ -35,6 +35,10 @@
 #define NGX_STREAM_QUIC_PT_EVIDENCE_SETS                                      \
     (NGX_STREAM_QUIC_PT_EVIDENCE / NGX_STREAM_QUIC_PT_EVIDENCE_SET)
 
+/* s until it is logged again that a backend's IDs do not name it */
+
+#define NGX_STREAM_QUIC_PT_EVIDENCE_UNNAMED  60
+
 /* bits of half a word */
 
 #define NGX_STREAM_QUIC_PT_EVIDENCE_HALF   (4 * sizeof(ngx_atomic_uint_t))
@@ -215,4 +219,33 @@ ngx_stream_quic_pt_evidence_failed(ngx_stream_quic_pt_worker_t *worker,
     if (e && e->failed != id) {
         e->failed = id;
     }
+}
+
+
+/* half of the word tells the backend, the other one the second */
+
+ngx_uint_t
+ngx_stream_quic_pt_evidence_unnamed(ngx_stream_quic_pt_worker_t *worker,
+    ngx_atomic_uint_t id)
+{
+    ngx_atomic_uint_t               seen, mask, mine;
+    ngx_stream_quic_pt_evidence_t  *e;
+
+    e = ngx_stream_quic_pt_evidence_get(worker, id);
+    if (e == NULL) {
+        return 0;
+    }
+
+    mask = ((ngx_atomic_uint_t) 1 << NGX_STREAM_QUIC_PT_EVIDENCE_HALF) - 1;
+    mine = (id & ~mask) | ((ngx_atomic_uint_t) ngx_time() & mask);
+
+    seen = e->unnamed;
+
+    if ((seen & ~mask) == (id & ~mask)
+        && ((mine - seen) & mask) < NGX_STREAM_QUIC_PT_EVIDENCE_UNNAMED)
+    {
+        return 0;
+    }
+
+    return ngx_atomic_cmp_set(&e->unnamed, seen, mine);
 }

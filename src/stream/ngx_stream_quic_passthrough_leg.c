@@ -348,6 +348,7 @@ ngx_stream_quic_pt_leg_take_over(ngx_stream_quic_pt_leg_t *leg,
     leg->backend = old->backend;
     leg->state = old->state;
     leg->opened = old->opened;
+    leg->judged = old->judged;
     leg->started = old->started;
     leg->received = old->received;
 

@@ -197,6 +197,7 @@ ngx_stream_quic_pt_leg_replies(ngx_stream_quic_pt_leg_t *leg, ngx_int_t n)
 
             if (p[0] & NGX_STREAM_QUIC_PT_LONG) {
                 ngx_stream_quic_pt_route_learn_server(leg, p, len);
+                ngx_stream_quic_pt_backend_judge(leg, p, len);
 
             } else if (leg != flow->settled) {
                 ngx_stream_quic_pt_route_settle(leg);

@@ -191,6 +191,7 @@ typedef enum {
     NGX_STREAM_QUIC_PT_OVERFLOW,          /* dropped by the kernel */
     NGX_STREAM_QUIC_PT_HELLOS,            /* ClientHellos read */
     NGX_STREAM_QUIC_PT_UNREAD,            /* ClientHellos not read */
+    NGX_STREAM_QUIC_PT_UNKNOWN_ID,        /* of no known server */
     NGX_STREAM_QUIC_PT_COUNTERS
 } ngx_stream_quic_pt_counter_e;
 
@@ -253,6 +254,7 @@ typedef struct {
     ngx_atomic_t                     answered;    /* ngx_current_msec */
     ngx_atomic_t                     silent;      /* to a client, 0: not */
     ngx_atomic_t                     failed;      /* the ID if it is */
+    ngx_atomic_t                     unnamed;     /* when it was logged */
 } ngx_stream_quic_pt_evidence_t;
 
 
@@ -763,6 +765,7 @@ struct ngx_stream_quic_pt_leg_s {
 
     unsigned                         is_pending:1;
     unsigned                         opened:1;    /* by an Initial */
+    unsigned                         judged:1;    /* its server's IDs */
     unsigned                         answered:1;
     unsigned                         failed:1;    /* until it answers */
 };
@@ -951,7 +954,8 @@ ngx_stream_quic_pt_run_t *ngx_stream_quic_pt_udp_send(
  * enter an answer and a failure of its peer; answered returns 1 for the first
  * answer after a failure.  silent enters a |client|, a hash, that has had no
  * answer |since| then; it returns 1 if another client has had none either, and
- * nobody had one.
+ * nobody had one.  unnamed returns 1 if it is time to log that the backend's
+ * connection IDs do not name it.
  */
 
 ngx_atomic_uint_t ngx_stream_quic_pt_evidence_id(struct sockaddr *sockaddr);
@@ -964,17 +968,22 @@ ngx_uint_t ngx_stream_quic_pt_evidence_silent(
     ngx_msec_t since, uint64_t client);
 void ngx_stream_quic_pt_evidence_failed(ngx_stream_quic_pt_worker_t *worker,
     ngx_atomic_uint_t id);
+ngx_uint_t ngx_stream_quic_pt_evidence_unnamed(
+    ngx_stream_quic_pt_worker_t *worker, ngx_atomic_uint_t id);
 
 /*
  * _backend.c: what is known of the other end of a leg.  attach finds or makes
  * the leg's backend; failed gives its peer back if |err| tells that it cannot
- * be reached; silent tells whether a leg that closes has waited in vain.
+ * be reached; silent tells whether a leg that closes has waited in vain; judge
+ * warns, once for a leg, if the IDs in its handshake do not name the backend.
  * log_error is the handler of a leg's log.
  */
 
 ngx_int_t ngx_stream_quic_pt_backend_attach(ngx_stream_quic_pt_leg_t *leg);
 void ngx_stream_quic_pt_backend_detach(ngx_stream_quic_pt_leg_t *leg);
 void ngx_stream_quic_pt_backend_answered(ngx_stream_quic_pt_leg_t *leg);
+void ngx_stream_quic_pt_backend_judge(ngx_stream_quic_pt_leg_t *leg,
+    u_char *data, size_t len);
 void ngx_stream_quic_pt_backend_failed(ngx_stream_quic_pt_leg_t *leg,
     ngx_err_t err);
 void ngx_stream_quic_pt_backend_peer_failed(ngx_stream_quic_pt_leg_t *leg);
@@ -1157,6 +1166,9 @@ void ngx_stream_quic_pt_route_learn_client(ngx_stream_quic_pt_flow_t *flow,
 void ngx_stream_quic_pt_route_learn_server(ngx_stream_quic_pt_leg_t *leg,
     u_char *data, size_t len);
 void ngx_stream_quic_pt_route_settle(ngx_stream_quic_pt_leg_t *leg);
+ngx_uint_t ngx_stream_quic_pt_route_issued(
+    ngx_stream_quic_pt_router_t *router, ngx_stream_quic_pt_leg_t *leg,
+    quic_lb_packet_t *pkt);
 void ngx_stream_quic_pt_route_forget(ngx_stream_quic_pt_leg_t *leg,
     ngx_stream_quic_pt_leg_t *successor);
 ngx_uint_t ngx_stream_quic_pt_route_begins(quic_lb_packet_t *pkt,

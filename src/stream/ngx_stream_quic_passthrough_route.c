@@ -413,6 +413,28 @@ ngx_stream_quic_pt_route_echoes(ngx_stream_quic_pt_flow_t *flow,
 }
 
 
+/* whether the SCID of the backend's packet names it in all that answers it */
+
+ngx_uint_t
+ngx_stream_quic_pt_route_issued(ngx_stream_quic_pt_router_t *router,
+    ngx_stream_quic_pt_leg_t *leg, quic_lb_packet_t *pkt)
+{
+    quic_lb_packet_t            answer;
+    ngx_stream_quic_lb_route_t  route;
+
+    ngx_memzero(&answer, sizeof(quic_lb_packet_t));
+
+    answer.type = QUIC_LB_PACKET_HANDSHAKE;
+    answer.dcid = pkt->scid;
+    answer.dcid_len = pkt->scid_len;
+
+    return pkt->scid_len <= QUIC_LB_CID_MAX
+           && ngx_stream_quic_lb_router_route(&router->router, &answer, &route)
+              == NGX_OK
+           && ngx_stream_quic_pt_route_names(&route, leg);
+}
+
+
 /* the backend has sent a short header */
 
 void

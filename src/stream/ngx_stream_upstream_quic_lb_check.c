@@ -139,6 +139,22 @@ ngx_stream_quic_lb_check_server_ids(ngx_conf_t *cf,
 }
 
 
+ngx_uint_t
+ngx_stream_quic_lb_maps(ngx_stream_upstream_srv_conf_t *uscf)
+{
+    ngx_stream_upstream_quic_lb_srv_conf_t  *qcf;
+
+    if (uscf == NULL || !ngx_stream_quic_lb_balances(uscf)) {
+        return 0;
+    }
+
+    qcf = ngx_stream_conf_upstream_srv_conf(uscf,
+                                           ngx_stream_upstream_quic_lb_module);
+
+    return qcf->peers.servers.nelts && !ngx_stream_quic_lb_check_maps(qcf);
+}
+
+
 /* without any block nobody expects server IDs, and "maglev" needs no lines */
 
 static ngx_uint_t

@@ -37,6 +37,13 @@ void ngx_stream_quic_lb_check_server_ids(ngx_conf_t *cf,
     ngx_stream_upstream_srv_conf_t *us);
 
 /*
+ * Whether each server of |uscf|, which may be NULL, is to issue connection IDs
+ * that a "server_id" line takes to it.
+ */
+
+ngx_uint_t ngx_stream_quic_lb_maps(ngx_stream_upstream_srv_conf_t *uscf);
+
+/*
  * Whether "quic_health_check" asks the servers of |uscf|, which may be NULL, at
  * their own ports.
  */

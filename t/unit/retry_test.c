@@ -575,8 +575,9 @@ test_token_time(void)
 static void
 test_token_period(void)
 {
-    uint8_t  other[sizeof(token)], *ids;
-    size_t   len;
+    uint8_t               other[sizeof(token)], *ids;
+    size_t                len;
+    quic_lb_retry_keys_t  fresh[2];
 
     len = 2 * QUIC_LB_CID_MAX;
     ids = token + sizeof(token) - QUIC_LB_RETRY_TAG_LEN - len;
@@ -620,6 +621,26 @@ test_token_period(void)
     make(&home, other);
 
     ok(memcmp(other, token, sizeof(token)) == 0, "a key is derived again");
+
+    said.expires = NOW + QUIC_LB_RETRY_PERIODS * 256;
+    make(&home, other);
+
+    ok(memcmp(other + (ids - token), ids, len) != 0,
+       "not the one of the period whose place it takes");
+
+    /* a place that is empty is not the key of period 0 */
+
+    derive(&fresh[0], 1);
+    derive(&fresh[1], 2);
+
+    said.expires = 1;
+
+    ok(quic_lb_retry_make(&ctx, &fresh[0], &said, &home, iv, token)
+       == QUIC_LB_OK
+       && quic_lb_retry_make(&ctx, &fresh[1], &said, &home, iv, other)
+          == QUIC_LB_OK
+       && memcmp(other + (ids - token), ids, len) != 0,
+       "the first period has a key of its own");
 
     said.expires = NOW + 10;
 }

@@ -122,6 +122,26 @@ my $lengths = 'server_id_length 1; nonce_length 4;';
 my $ids = "quic_lb 0 { $lengths server_id 01 127.0.0.1:4433; }";
 
 for my $case (
+    ['a server that is the listen', 'emerg',
+     "upstream l { server 127.0.0.1:4433; server 127.0.0.1:$port; }
+      server { # here
+          listen 127.0.0.1:$port udp; quic_passthrough l; }",
+     "\"quic_passthrough\" would pass datagrams to"
+     . " itself: \"127.0.0.1:$port\" of upstream \"l\" is"
+     . " listen 127.0.0.1:$port, use another address or port, server"],
+    ['a target that is the listen', 'emerg',
+     "server { # here
+          listen 127.0.0.1:$port udp; quic_passthrough 127.0.0.1:$port; }",
+     "\"quic_passthrough\" would pass datagrams to itself: \"127.0.0.1:$port\""
+     . " of upstream \"127.0.0.1\" is listen 127.0.0.1:$port, use another"
+     . " address or port, server"],
+    ['a server that a wildcard listens for', 'emerg',
+     "upstream l { server 127.0.0.2:$port; }
+      server { # here
+          $server quic_passthrough l; }",
+     "\"quic_passthrough\" would pass datagrams to "
+     . "itself: \"127.0.0.2:$port\" of upstream \"l\" is"
+     . " $on, use another address or port, server"],
     ['an upstream of another name', 'emerg',
      "upstream lb { server 127.0.0.1:4433; }
       server { $server
@@ -328,6 +348,13 @@ for my $case (
     ['an upstream behind the server, with any balancer',
      "server { $server quic_passthrough later; }
       upstream later { least_conn; server 127.0.0.1:1; }"],
+    ['a server that a more specific listen is for, and one that is down',
+     "upstream l { server 127.0.0.2:$port; server 127.0.0.3:$port down; }
+      server { $server quic_passthrough l; }
+      server { listen 127.0.0.2:$port udp; quic_passthrough u; }"],
+    ['a server at the port of another machine',
+     "upstream l { server 192.0.2.1:$port; }
+      server { $server quic_passthrough l; }"],
     ['ssl_preread for stream',
      "ssl_preread on; server { $server quic_passthrough u; }"],
     ['ssl_preread for stream, and quic_preread',

@@ -76,6 +76,7 @@ ngx_stream_quic_pt_addr_init_port(ngx_conf_t *cf, ngx_stream_conf_port_t *port)
 
         if (wanted
             && (ngx_stream_quic_pt_check_addr(cf, &addr[i]) != NGX_OK
+                || ngx_stream_quic_pt_loop_check(cf, port, &addr[i]) != NGX_OK
                 || ngx_stream_quic_pt_addr_init_router(cf, &addr[i]) != NGX_OK))
         {
             return NGX_ERROR;

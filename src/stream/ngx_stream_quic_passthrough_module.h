@@ -805,6 +805,11 @@ ngx_int_t ngx_stream_quic_pt_check_addr(ngx_conf_t *cf,
     ngx_stream_conf_addr_t *addr);
 ngx_int_t ngx_stream_quic_pt_check_cycle(ngx_cycle_t *cycle);
 
+/* _loop.c: NGX_ERROR, logged, for servers of |addr| that would pass to it */
+
+ngx_int_t ngx_stream_quic_pt_loop_check(ngx_conf_t *cf,
+    ngx_stream_conf_port_t *port, ngx_stream_conf_addr_t *addr);
+
 /*
  * _addr.c: init_port checks the servers of a port and makes the routers of its
  * addresses, or returns NGX_ERROR, logged.  Then: whether this module reads the

@@ -367,6 +367,14 @@ ngx_stream_quic_pt_listen_options(ngx_event_t *ev)
     ngx_stream_quic_pt_udp_options(listener->socket.connection->fd,
                                    listener->listening->sockaddr->sa_family, 1,
                                    listener->worker->log);
+
+    /* the master may have reset them meanwhile, for others */
+
+    if (!ngx_stream_quic_pt_owner_claim(listener)) {
+        ngx_stream_quic_pt_udp_options(listener->socket.connection->fd,
+                                   listener->listening->sockaddr->sa_family, 0,
+                                   listener->worker->log);
+    }
 }
 
 

@@ -27,6 +27,8 @@
 #include "ngx_stream_quic_passthrough_module.h"
 
 
+static void ngx_stream_quic_pt_owner_reuse(ngx_listening_t *ls,
+    ngx_log_t *log);
 static void ngx_stream_quic_pt_owner_release(ngx_listening_t *old,
     ngx_cycle_t *cycle);
 static ngx_uint_t ngx_stream_quic_pt_owner_covers(ngx_listening_t *ls,
@@ -54,27 +56,33 @@ ngx_stream_quic_pt_owner_init_module(ngx_cycle_t *cycle)
 
     for (i = 0; i < cycle->listening.nelts; i++) {
 
-        if (ls[i].type != SOCK_DGRAM
-            || ls[i].fd == (ngx_socket_t) -1
-            || fcntl(ls[i].fd, F_GETOWN) == 0
-            || ngx_stream_quic_pt_listening(&ls[i]))
+        if (ls[i].type != SOCK_DGRAM || ls[i].fd == (ngx_socket_t) -1) {
+            continue;
+        }
+
+        if (ngx_stream_quic_pt_listening(&ls[i])) {
+            ngx_stream_quic_pt_owner_reuse(&ls[i], cycle->log);
+            continue;
+        }
+
+        if (fcntl(ls[i].fd, F_GETOWN) == 0
+            && (ls[i].previous == NULL
+                || !ngx_stream_quic_pt_listening(ls[i].previous)))
         {
             continue;
         }
 
         /* others read it now: older workers shall stop */
 
-        ngx_stream_quic_pt_udp_options(ls[i].fd, ls[i].sockaddr->sa_family, 0,
-                                       cycle->log);
+        if (!ls[i].quic) {
 
-        if (ls[i].quic) {
+            /* else its owner is up to the http module that terminates QUIC */
 
-            /* its owner is up to the http module that terminates QUIC */
-
-            continue;
+            ngx_stream_quic_pt_owner_set(ls[i].fd, ngx_pid, cycle->log);
         }
 
-        ngx_stream_quic_pt_owner_set(ls[i].fd, ngx_pid, cycle->log);
+        ngx_stream_quic_pt_udp_options(ls[i].fd, ls[i].sockaddr->sa_family, 0,
+                                       cycle->log);
     }
 
     if (cycle->old_cycle == NULL) {
@@ -96,6 +104,17 @@ ngx_stream_quic_pt_owner_init_module(ngx_cycle_t *cycle)
     }
 
     return NGX_OK;
+}
+
+
+/* an owner that is the master means to workers that others read the socket */
+
+static void
+ngx_stream_quic_pt_owner_reuse(ngx_listening_t *ls, ngx_log_t *log)
+{
+    if (fcntl(ls->fd, F_GETOWN) == ngx_pid) {
+        ngx_stream_quic_pt_owner_set(ls->fd, 0, log);
+    }
 }
 
 
@@ -174,6 +193,13 @@ ngx_stream_quic_pt_owner_take(ngx_stream_quic_pt_listener_t *listener)
     ngx_sockaddr_t  sa;
 
     fd = listener->socket.connection->fd;
+
+    if (fcntl(fd, F_GETOWN) == ngx_parent) {
+
+        /* a newer configuration was loaded before this worker has started */
+
+        return;
+    }
 
     ngx_stream_quic_pt_owner_set(fd, ngx_pid, listener->worker->log);
 

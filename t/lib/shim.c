@@ -27,6 +27,9 @@
  *
  * QUIC_LB_SHIM_FAILURES names a file that grows by an octet with each failure
  * of the last kind.
+ *
+ * QUIC_LB_SHIM_HOLD names a file that the next worker to start renames to
+ * FILE.held, and then waits until that is gone.
  */
 
 
@@ -35,6 +38,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
@@ -62,6 +66,7 @@ typedef int (*setsockopt_pt)(int, int, int, const void *, socklen_t);
 typedef int (*getsockopt_pt)(int, int, int, void *, socklen_t *);
 typedef int (*memfd_create_pt)(const char *, unsigned int);
 typedef int (*epoll_ctl_pt)(int, int, int, struct epoll_event *);
+typedef int (*initgroups_pt)(const char *, gid_t);
 
 
 static const char  *fault = "";
@@ -71,6 +76,8 @@ static char         call[16];
 static int          call_errno;
 static unsigned     calls, call_from, call_times;
 static int          failures = -1;
+
+static char         hold[PATH_MAX], held[PATH_MAX + 5];
 
 
 /* nginx clears its environment */
@@ -99,6 +106,13 @@ select_fault(void)
 
     if (value && failures == -1) {
         failures = open(value, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    }
+
+    value = getenv("QUIC_LB_SHIM_HOLD");
+
+    if (value) {
+        snprintf(hold, sizeof(hold), "%s", value);
+        snprintf(held, sizeof(held), "%s.held", hold);
     }
 }
 
@@ -342,4 +356,19 @@ memfd_create(const char *name, unsigned int flags)
     }
 
     return real(memfd_create)(name, flags);
+}
+
+
+/* of a worker that starts: before the modules get to know of it */
+
+int
+initgroups(const char *user, gid_t group)
+{
+    if (hold[0] && rename(hold, held) == 0) {
+        while (access(held, F_OK) == 0) {
+            usleep(1000);
+        }
+    }
+
+    return real(initgroups)(user, group);
 }

@@ -301,9 +301,9 @@ ngx_stream_quic_pt_datagram_route(ngx_stream_quic_pt_listener_t *listener,
                                         route, leg)
         != NGX_OK)
     {
+        ngx_stream_quic_pt_datagram_unknown(listener->worker, pkt, route);
         ngx_stream_quic_pt_count(listener->worker,
                                  NGX_STREAM_QUIC_PT_UNROUTABLE, 1);
-        ngx_stream_quic_pt_datagram_unknown(listener->worker, pkt, route);
         return NGX_DECLINED;
     }
 

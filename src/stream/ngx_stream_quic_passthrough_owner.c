@@ -8,13 +8,13 @@
  * The owners of listening sockets.
  *
  * Workers of an older and a newer configuration, or binary, share a socket for
- * a while.  If both read it, a flow's datagrams take turns between two legs and
- * its backend sees the path change over and over.  So a socket has an owner,
- * and only the owner reads: the process in F_SETOWN, which is kept in the open
- * file that all of them share.  The newest worker makes itself the owner when
- * it starts.  A worker that quits gives the socket up (0) and reads on until
- * there is another owner; one that finds its owner dead takes it back.  A
- * socket that is to be used no more belongs to the master that found it so.
+ * a while.  If both read it, the datagrams of a client are split between them:
+ * they overtake each other, and each worker knows half of a handshake.  So a
+ * socket has an owner, and only the owner reads: the process in F_SETOWN, kept
+ * in the open file that all of them share.  The newest worker makes itself the
+ * owner when it starts.  A worker that quits gives the socket up (0) and reads
+ * on until there is another owner; one that finds its owner dead takes it back.
+ * A socket that is to be used no more belongs to the master that found it so.
  * One without an owner is left to another instance that opens its port.
  */
 

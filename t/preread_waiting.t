@@ -15,7 +15,7 @@ use lib "$FindBin::Bin/lib";
 use QuicLB;
 use QuicLB::Dns;
 use QuicLB::Hello;
-use QuicLB::Packet qw/long short/;
+use QuicLB::Packet qw/initial short/;
 use QuicLB::Udp;
 
 # octets: quic_preread_memory; of a datagram
@@ -197,12 +197,12 @@ for my $flow ($client, @others) {
 
 $before = $t->counters($stats);
 $patient = udp_connect('127.0.0.1', $plain, $honest);
-$asks = long(7, 'dcid' x 2, 'scid');
+$asks = initial('dcid' x 2, 'scid');
 send_all($patient, $asks);
 
 $n = int(1.2 * QUEUED / (DATAGRAMS * SIZE));
 @clients = map { udp_connect('127.0.0.1', $plain, $flood) } 1 .. $n;
-send_all($_, (long(7, 'dcid' x 2, 'scid') . 'x' x SIZE) x DATAGRAMS)
+send_all($_, ($asks . "\0" x (SIZE - length $asks)) x DATAGRAMS)
     for @clients;
 send_all($patient, $asks);
 

@@ -1079,7 +1079,7 @@ void ngx_stream_quic_pt_datagram_release(ngx_stream_quic_pt_flow_t *flow,
  * of one that has not.
  * close ends a flow and its session; refuse only the session, and the flow
  * drops for a while what the client goes on sending, counted by |counter|.
- * evict closes a flow that waits, for its memory.
+ * evict closes a flow that makes room for others.
  */
 
 ngx_stream_quic_pt_flow_t *ngx_stream_quic_pt_flow_create(

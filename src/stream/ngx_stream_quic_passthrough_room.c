@@ -300,8 +300,7 @@ ngx_stream_quic_pt_room_evict(ngx_stream_quic_pt_worker_t *worker,
         flow = ngx_queue_data(q, ngx_stream_quic_pt_flow_t, queue);
     }
 
-    ngx_stream_quic_pt_count(worker, NGX_STREAM_QUIC_PT_EVICTED, 1);
-    ngx_stream_quic_pt_flow_close(flow, NGX_STREAM_SERVICE_UNAVAILABLE);
+    ngx_stream_quic_pt_flow_evict(flow);
 }
 
 
